@@ -1,0 +1,35 @@
+// Environment variables, read once, in one place (src/base/environment.cc holds the only getenv).
+// docs/environment.md is generated from this table.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace accl {
+
+enum class LogLevel : int { kDebug, kInfo, kWarn, kError };
+
+// A value of each variable as it was when the process first asked. Wrong values are InvalidArgument
+// when environment() is first called, naming the variable, its value and what is accepted.
+struct Environment {
+  LogLevel log = LogLevel::kWarn;  // ACCL_LOG: debug, info, warn, error
+  std::string rules;               // ACCL_RULES: path of a rules file; empty: the defaults
+  std::string host_id;             // ACCL_HOSTID: which host this process is on; empty: boot id and network namespace
+  std::string trace_dir;           // ACCL_TRACE_DIR: where traces go on a timeout; empty: TMPDIR or /tmp
+};
+
+struct EnvironmentVariable {
+  std::string_view name;
+  std::string_view default_value;
+  std::string_view accepted;
+  std::string_view meaning;
+};
+
+const Environment& environment();
+std::span<const EnvironmentVariable> environment_table() noexcept;  // for docs and `accl-perf --help`
+
+// Reads the variables again. For tests and for programs that change them before the first communicator.
+void reload_environment();
+
+}  // namespace accl
