@@ -17,7 +17,7 @@ namespace {
 
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
@@ -60,7 +60,7 @@ bool Mailbox::advance_sends(int peer, std::vector<MessagePointer>& completed) {
     if (peer == rank_) {  // to itself: straight to the receive, or kept until there is one
       if (const MessagePointer receive = match(rank_, send.tag)) {
         check_size(*receive, rank_, send.bytes);
-        copy(receive->data, send.data, send.bytes);
+        copy_bytes(receive->data, send.data, send.bytes);
         receive->source = rank_;
         complete(receive, completed);
       } else {
@@ -115,7 +115,7 @@ bool Mailbox::take_early(Message& receive) {
     const auto found = std::ranges::find(early, receive.tag, &Early::tag);
     if (found == early.end()) continue;
     check_size(receive, source, found->data.size());
-    copy(receive.data, found->data.data(), receive.bytes);
+    copy_bytes(receive.data, found->data.data(), receive.bytes);
     receive.source = source;
     early.erase(found);
     return true;
@@ -157,7 +157,7 @@ bool Mailbox::advance_inbox(int peer, std::vector<MessagePointer>& completed) {
     while (done < bytes) {
       const auto arrived = transport_.readable(peer, Lane::kPointToPoint);
       if (arrived.empty()) return moved;
-      copy(to + done, arrived.data(), arrived.size());
+      copy_bytes(to + done, arrived.data(), arrived.size());
       transport_.consume(peer, Lane::kPointToPoint, arrived.size());
       done += arrived.size();
       moved = true;
@@ -175,7 +175,7 @@ bool Mailbox::advance_inbox(int peer, std::vector<MessagePointer>& completed) {
     const std::unique_ptr<Early> early = std::move(inbox.draining);
     if (const MessagePointer receive = match(peer, early->tag)) {
       check_size(*receive, peer, early->data.size());
-      copy(receive->data, early->data.data(), receive->bytes);
+      copy_bytes(receive->data, early->data.data(), receive->bytes);
       receive->source = peer;
       complete(receive, completed);
     } else {
