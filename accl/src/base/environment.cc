@@ -1,0 +1,73 @@
+#include "accl/environment.h"
+
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+
+#include "accl/error.h"
+#include "base/text.h"
+
+namespace accl {
+
+namespace {
+
+constexpr std::array<EnvironmentVariable, 4> kTable = {{
+    {"ACCL_LOG", "warn", "debug, info, warn, error", "The least level of the log lines written to stderr."},
+    {"ACCL_RULES", "", "path of a rules file",
+     "The rules by which algorithms are chosen; must be the same on every rank. Unset: the built-in defaults. Set but "
+     "unreadable or wrong: an error."},
+    {"ACCL_HOSTID", "", "any text without a line break",
+     "Which host this process is on; ranks with equal values share memory. Unset: boot id and network namespace."},
+    {"ACCL_TRACE_DIR", "", "path of a directory",
+     "Where a communicator writes its trace on a timeout or when a peer is lost. Unset: TMPDIR, else /tmp."},
+}};
+
+std::string read(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+LogLevel log_level(const std::string& value) {
+  if (value.empty() || value == "warn") return LogLevel::kWarn;
+  if (value == "debug") return LogLevel::kDebug;
+  if (value == "info") return LogLevel::kInfo;
+  if (value == "error") return LogLevel::kError;
+  throw InvalidArgument(concat("ACCL_LOG is '", value, "'; expected debug, info, warn or error."));
+}
+
+Environment read_all() {
+  Environment e;
+  e.log = log_level(read("ACCL_LOG"));
+  e.rules = read("ACCL_RULES");
+  e.host_id = read("ACCL_HOSTID");
+  if (e.host_id.find('\n') != std::string::npos) {
+    throw InvalidArgument("ACCL_HOSTID holds a line break; expected one line of text.");
+  }
+  e.trace_dir = read("ACCL_TRACE_DIR");
+  if (e.trace_dir.empty()) e.trace_dir = read("TMPDIR");
+  if (e.trace_dir.empty()) e.trace_dir = "/tmp";
+  return e;
+}
+
+std::mutex mutex;
+const Environment* current = nullptr;
+
+}  // namespace
+
+// References stay valid after a reload: the few old values are kept for the life of the process.
+const Environment& environment() {
+  const std::scoped_lock lock(mutex);
+  if (current == nullptr) current = std::make_unique<const Environment>(read_all()).release();
+  return *current;
+}
+
+void reload_environment() {
+  auto fresh = std::make_unique<const Environment>(read_all());
+  const std::scoped_lock lock(mutex);
+  current = fresh.release();
+}
+
+std::span<const EnvironmentVariable> environment_table() noexcept { return kTable; }
+
+}  // namespace accl
