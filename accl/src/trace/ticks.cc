@@ -11,7 +11,8 @@ constexpr int kAnchorTries = 5;
 
 bool kernel_trusts_counter() {
 #if defined(__x86_64__)
-  // The kernel drops the tsc as its clock where it is not synchronous over cores or not constant in rate.
+  // The kernel drops the tsc as its clock where it is not synchronous over cores or not constant in
+  // rate.
   std::string source;
   std::ifstream("/sys/devices/system/clocksource/clocksource0/current_clocksource") >> source;
   return source == "tsc";
@@ -46,7 +47,8 @@ bool counter_is_trusted() noexcept {
 TickClock::TickClock() noexcept : trusted_(counter_is_trusted()), made_(anchor()) {}
 
 Anchor TickClock::anchor() const noexcept {
-  // A thread that loses its processor between two readings gives a wrong pair: the tightest of a few counts.
+  // A thread that loses its processor between two readings gives a wrong pair: the tightest of a
+  // few counts.
   Anchor best;
   std::uint64_t best_width = ~std::uint64_t{0};
   for (int i = 0; i < kAnchorTries; ++i) {

@@ -1,9 +1,10 @@
 // Ticks: the cheapest clock that is good enough for a trace, and its translation to nanoseconds.
 //
-// Three steady_clock readings an operation would cost more than the whole rest of a record. Where the
-// processor has a counter that the kernel itself trusts as its clock, that counter is read instead; two
-// anchors, one when the trace was made and one when it is read, translate it: every time that was recorded
-// lies between them, so the translation interpolates and no frequency has to be known.
+// Three steady_clock readings an operation would cost more than the whole rest of a record. Where
+// the processor has a counter that the kernel itself trusts as its clock, that counter is read
+// instead; two anchors, one when the trace was made and one when it is read, translate it: every
+// time that was recorded lies between them, so the translation interpolates and no frequency has to
+// be known.
 #pragma once
 
 #include <chrono>
@@ -17,7 +18,8 @@ namespace accl::trace {
 
 std::int64_t steady_ns() noexcept;
 
-// True where the processor's counter may be read in place of the steady clock. Constant in a process.
+// True where the processor's counter may be read in place of the steady clock. Constant in a
+// process.
 bool counter_is_trusted() noexcept;
 
 inline std::uint64_t read_counter() noexcept {

@@ -1,9 +1,10 @@
 // Trace: a bounded ring of what one communicator did, always on, read when something went wrong.
 //
-// Who locks: begin, started, finished and failed are called by one thread at a time (the communicator's
-// progress lock sees to it). to_json and dump may be called by any thread at any time, without that lock:
-// each record is guarded by its own stamp, so that a reader never sees half of one, and never makes a writer
-// wait. Recording allocates nothing (failed does, once an operation fails).
+// Who locks: begin, started, finished and failed are called by one thread at a time (the
+// communicator's progress lock sees to it). to_json and dump may be called by any thread at any
+// time, without that lock: each record is guarded by its own stamp, so that a reader never sees
+// half of one, and never makes a writer wait. Recording allocates nothing (failed does, once an
+// operation fails).
 #pragma once
 
 #include <array>
@@ -37,11 +38,12 @@ struct Record {
   std::string_view algorithm;
   std::string_view protocol;
   std::uint64_t chunk_bytes = 0;
-  std::uint32_t calls = 1;  // of a group of sends and receives: how many; the rest describes the first
+  std::uint32_t calls =
+      1;  // of a group of sends and receives: how many; the rest describes the first
 };
 
-// Names one operation of a Trace, from 1; 0 names none. Calls with the handle of an operation that has left
-// the ring, or that has ended already, do nothing.
+// Names one operation of a Trace, from 1; 0 names none. Calls with the handle of an operation that
+// has left the ring, or that has ended already, do nothing.
 using Handle = std::uint64_t;
 
 enum class State : std::uint8_t { kPosted, kStarted, kCompleted, kFailed };
@@ -62,12 +64,14 @@ class Trace {
   // The ring as a JSON document (docs/trace.md), oldest operation first. `reason`: why it is read.
   std::string to_json(std::string_view reason) const;
 
-  // Writes that document to `directory`, readable by its owner alone: whole or not at all, and never over
-  // another file. Returns its path. What stands in the way gives a log line and an empty path.
+  // Writes that document to `directory`, readable by its owner alone: whole or not at all, and
+  // never over another file. Returns its path. What stands in the way gives a log line and an empty
+  // path.
   std::string dump(const std::string& directory, std::string_view reason) const noexcept;
 
  private:
-  // Two cache lines. A stamp is the handle, the state, and whether the record is being written; it only grows.
+  // Two cache lines. A stamp is the handle, the state, and whether the record is being written; it
+  // only grows.
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> stamp{0};
     std::atomic<std::uint64_t> sequence{0};
