@@ -42,12 +42,12 @@ std::vector<Round> segment_rounds(const PlanRequest& r, Span segment) {
     return rounds;
   }
   // Where this rank's running sum lies: in the input until the first reduction.
-  auto running = [](std::size_t offset) { return input(offset); };
+  BufferKind running = BufferKind::kInput;
   if (fold.in_pair(r.rank)) {
     Round take;
     add_reduce(take, {r.rank + 1}, input(segment.offset), output(segment.offset), segment.bytes, false);
     add_round(rounds, std::move(take));
-    running = [](std::size_t offset) { return output(offset); };
+    running = BufferKind::kOutput;
   }
 
   struct Level {
@@ -66,11 +66,11 @@ std::vector<Round> segment_rounds(const PlanRequest& r, Span segment) {
     const Span high = parts_between(segment, fold.power, middle, end, r.element_bytes);
     const Level level{fold.rank_of(index ^ distance), lower ? low : high, lower ? high : low};
     Round round;
-    add_send(round, level.partner, running(level.given.offset), level.given.bytes);
-    add_reduce(round, {level.partner}, running(level.kept.offset), output(level.kept.offset), level.kept.bytes,
+    add_send(round, level.partner, Place{running, level.given.offset}, level.given.bytes);
+    add_reduce(round, {level.partner}, Place{running, level.kept.offset}, output(level.kept.offset), level.kept.bytes,
                distance == 1);
     add_round(rounds, std::move(round));
-    running = [](std::size_t offset) { return output(offset); };
+    running = BufferKind::kOutput;
     levels.push_back(level);
     (lower ? end : begin) = middle;
   }

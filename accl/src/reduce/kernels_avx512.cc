@@ -1,0 +1,4 @@
+#if defined(__x86_64__)
+#define ACCL_KERNELS kAvx512Kernels
+#include "reduce/kernels.inc"
+#endif

@@ -1,0 +1,2 @@
+#define ACCL_KERNELS kBaselineKernels
+#include "reduce/kernels.inc"
