@@ -201,7 +201,7 @@ std::shared_ptr<Work> Core::post_group(const std::vector<Call>& calls) {
   }
   const Call& first = calls.front();
   pending->trace = trace_->begin({message_sequence_, first.collective, bytes, first.dtype, first.op, first.peer,
-                                  first.tag, "direct", "inline", 0});
+                                  first.tag, "direct", "inline", 0, static_cast<std::uint32_t>(calls.size())});
   trace_->started(pending->trace);
   messages_.push_back(pending);
   try {

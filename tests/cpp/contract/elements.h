@@ -80,7 +80,7 @@ inline double element(ReduceOp op, int rank, int ranks, std::size_t i) {
     case ReduceOp::kProduct:
       return rank < 6 && mixed % 4 == 0 ? 2.0 : 1.0;  // at most 64, which int8 holds
     case ReduceOp::kAvg:
-      return (i % 2) * static_cast<double>(ranks);
+      return static_cast<double>(i % 2) * ranks;
     case ReduceOp::kMin:
     case ReduceOp::kMax:
     case ReduceOp::kBand:
