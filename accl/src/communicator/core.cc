@@ -76,6 +76,12 @@ std::exception_ptr peer_reported(int peer, const Failure& failure) {
   return std::make_exception_ptr(PeerError(text));
 }
 
+std::string describe(const Announcement& a) {
+  return accl::describe(a.collective, a.count, a.uneven, a.dtype, a.op, a.root);
+}
+
+using accl::describe;
+
 Traffic operator+(Traffic a, const Traffic& b) {
   a.messages_sent += b.messages_sent;
   a.bytes_sent += b.bytes_sent;
@@ -383,7 +389,7 @@ void Core::check_announcements() {
   }
 }
 
-std::vector<int> Core::needed_peers() const {
+std::vector<int> Core::needed_peers() {
   std::vector<int> peers = queue_.empty() ? std::vector<int>{} : executor_.waiting_for();
   for (const int peer : mailbox_.waiting_for()) peers.push_back(peer);
   if (mailbox_.waits_for_any() && size_ > 1) {
@@ -439,7 +445,7 @@ std::string Core::last_call_of(int peer) const {
   if (last == 0) return "it has made no call yet";
   const auto a = transport_->announced(peer, last);
   if (!a) return concat("its last call was #", last);
-  return concat("its last call was #", last, ", ", describe(a->collective, a->count, a->uneven, a->dtype, a->op, a->root));
+  return concat("its last call was #", last, ", ", describe(*a));
 }
 
 std::string Core::timeout_text(const Pending& pending) const {
@@ -460,24 +466,36 @@ std::string Core::timeout_text(const Pending& pending) const {
   return text + ".";
 }
 
+// What the ranks disagree on: the earliest call, among those still announced, that differs. It may lie before the
+// pending one, since some calls (a broadcast's root) are complete without hearing from anybody.
 std::string Core::mismatch_text(const std::string& what) const {
-  if (queue_.empty()) return concat("In communicator '", name_, "', ", what, ".");
-  const Pending& front = queue_.front();
-  const Announcement& own = front.announcement;
-  std::string differing;
-  const std::string own_text = describe(front.call);
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    const auto theirs = transport_->announced(peer, own.sequence);
-    if (!theirs || theirs->digest == own.digest) continue;
-    const std::string text =
-        describe(theirs->collective, theirs->count, theirs->uneven, theirs->dtype, theirs->op, theirs->root);
-    differing += concat("; rank ", peer, " calls ", text);
-    if (text == own_text) differing += " with another algorithm, protocol or chunk size, which must be the same everywhere";
+  const std::uint64_t newest = collective_sequence_;
+  const std::uint64_t oldest = newest > transport::kAnnouncements ? newest - transport::kAnnouncements + 1 : 1;
+  for (std::uint64_t sequence = oldest; sequence <= newest; ++sequence) {
+    const std::string differing = differing_calls(sequence);
+    if (differing.empty()) continue;
+    return concat("The ranks of communicator '", name_, "' disagree on call #", sequence, ": rank ", rank_, " calls ",
+                  describe(*transport_->announced(rank_, sequence)), differing, ".");
   }
-  if (differing.empty() && !what.empty()) differing = concat("; ", what);
-  return concat("The ranks of communicator '", name_, "' disagree on call #", own.sequence, ": rank ", rank_, " calls ",
-                own_text, differing, ".");
+  const std::string where = queue_.empty() ? "" : concat(", in ", describe(queue_.front().call), " (call #",
+                                                         queue_.front().announcement.sequence, ")");
+  return concat("In communicator '", name_, "', ", what.empty() ? "ranks made different calls" : what, where, ".");
+}
+
+// "; rank 1 calls ..." for each peer whose call of that number differs from this rank's.
+std::string Core::differing_calls(std::uint64_t sequence) const {
+  const auto own = transport_->announced(rank_, sequence);
+  if (!own) return "";
+  std::string text;
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto theirs = peer == rank_ ? std::nullopt : transport_->announced(peer, sequence);
+    if (!theirs || theirs->digest == own->digest) continue;
+    text += concat("; rank ", peer, " calls ", describe(*theirs));
+    if (describe(*theirs) == describe(*own)) {
+      text += " with another algorithm, protocol or chunk size, which must be the same everywhere";
+    }
+  }
+  return text;
 }
 
 // Ends the communicator: all pending work fails, peers are told.

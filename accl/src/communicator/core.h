@@ -91,11 +91,12 @@ class Core : public std::enable_shared_from_this<Core> {
   void check_failures();
   void check_announcements();
   void check_lost_peers();
-  std::vector<int> needed_peers() const;
+  std::vector<int> needed_peers();
   void fail(std::exception_ptr error, transport::FailureKind kind, const std::string& text, bool dump);
   void throw_if_ended() const;
   std::string timeout_text(const Pending& pending) const;
   std::string mismatch_text(const std::string& what) const;
+  std::string differing_calls(std::uint64_t sequence) const;
   std::string last_call_of(int peer) const;
   bool idle() const noexcept { return queue_.empty() && !mailbox_.busy(); }
 

@@ -47,6 +47,8 @@ struct Announcement {
   bool operator==(const Announcement&) const = default;
 };
 
+inline constexpr std::size_t kAnnouncements = 16;  // that a rank keeps
+
 enum class Health : std::uint32_t { kWell, kFailed, kLeft };
 
 // Which kind of error made a rank fail; the peers raise the same kind.
@@ -78,6 +80,7 @@ class Transport {
   // Ends the message being received; all its payload has been consumed.
   virtual void finish(int peer, Lane lane) = 0;
 
+  // Only the last few announcements are kept. A rank may read its own.
   virtual void announce(const Announcement&) = 0;
   virtual std::optional<Announcement> announced(int peer, std::uint64_t sequence) const = 0;
   virtual std::uint64_t last_announced(int peer) const = 0;  // 0: none yet

@@ -234,6 +234,22 @@ TEST(leaving_after_the_last_call_harms_nobody) {
   }
 }
 
+// Rank 2 is done and gone while rank 0 still waits, for rank 1 alone.
+TEST(a_rank_that_left_after_its_part_harms_nobody) {
+  run_ranks(3, [](Communicator& c) {
+    std::vector<float> in(1000, 1.0f);
+    std::vector<float> out(1000);
+    Call call;
+    call.collective = Collective::kReduce;
+    call.input.data = in.data();
+    call.output.data = out.data();
+    call.count = 1000;
+    if (c.rank() == 1) std::this_thread::sleep_for(Milliseconds{150});
+    CHECK(c.post(call)->wait());
+    if (c.rank() == 0) CHECK_EQ(out[999], 3.0f);
+  });
+}
+
 TEST(creation_refuses_what_is_wrong) {
   HashStore store;
   CHECK_THROWS(InvalidArgument, "rank 2; expected 0 to 1", Communicator::create(store, 2, 2));

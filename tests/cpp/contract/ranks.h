@@ -67,13 +67,6 @@ inline CommunicatorOptions quick_options() {
   return options;
 }
 
-// The same, for functions that must not fail.
-inline void run_ranks(int ranks, const RankFunction& function) {
-  for (const auto& error : run_ranks_with_errors(ranks, quick_options(), function)) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
 inline std::string text_of(const std::exception_ptr& error) {
   if (!error) return "no error";
   try {
@@ -92,6 +85,17 @@ bool is_kind(const std::exception_ptr& error) {
     return true;
   } catch (...) {
     return false;
+  }
+}
+
+// The same, for functions that must not fail. Reports the first cause: a rank that fails makes others fail.
+inline void run_ranks(int ranks, const RankFunction& function) {
+  const auto errors = run_ranks_with_errors(ranks, quick_options(), function);
+  for (const auto& error : errors) {
+    if (error && !is_kind<PeerError>(error)) std::rethrow_exception(error);
+  }
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
   }
 }
 

@@ -248,16 +248,25 @@ bool Executor::move_reduce(ReduceState& state) {
   return true;
 }
 
-std::vector<int> Executor::waiting_for() const {
+// Whether something of a peer's message lies here, so that it is not this peer that is waited for.
+bool Executor::has_data_of(int peer) {
+  return transport_.incoming(peer, Lane::kCollective) != nullptr &&
+         !transport_.readable(peer, Lane::kCollective).empty();
+}
+
+std::vector<int> Executor::waiting_for() {
   std::vector<int> peers;
   for (const SendState& state : sends_) {
     if (!state.started || state.sent != state.bytes) peers.push_back(state.peer);
   }
   for (const ReceiveState& state : receives_) {
-    if (!state.done) peers.push_back(state.peer);
+    if (!state.done && !has_data_of(state.peer)) peers.push_back(state.peer);
   }
   for (const ReduceState& state : reduces_) {
-    if (!state.done) peers.insert(peers.end(), state.plan->peers.begin(), state.plan->peers.end());
+    if (state.done) continue;
+    for (const int peer : state.plan->peers) {
+      if (!has_data_of(peer)) peers.push_back(peer);
+    }
   }
   std::ranges::sort(peers);
   peers.erase(std::ranges::unique(peers).begin(), peers.end());

@@ -43,7 +43,7 @@ class Executor {
   const Traffic& traffic() const noexcept { return traffic_; }  // of the current or last task
 
   // The peers that the current round still waits for.
-  std::vector<int> waiting_for() const;
+  std::vector<int> waiting_for();
 
  private:
   struct SendState {
@@ -79,6 +79,7 @@ class Executor {
   bool move_receive(ReceiveState& state);
   bool move_reduce(ReduceState& state);
   bool open(int peer, std::size_t bytes);
+  bool has_data_of(int peer);
   std::size_t writable(const std::byte* to, std::size_t wanted) const;
   std::byte* resolve(const Place& place, std::size_t bytes) const;
   const Round& round() const;

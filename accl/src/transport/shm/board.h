@@ -13,7 +13,6 @@
 
 namespace accl::transport {
 
-inline constexpr std::size_t kAnnouncements = 16;
 inline constexpr std::size_t kFailureText = 2048;  // bytes, with the terminating zero
 
 class AnnouncementSlot {

@@ -45,6 +45,7 @@ ShmTransport::ShmTransport(int rank, int ranks)
       own_(Segment::create(kBoardBytes + static_cast<std::size_t>(ranks - 1) *
                                              (channel_bytes(ring_bytes_[0]) + channel_bytes(ring_bytes_[1])))),
       peers_(static_cast<std::size_t>(ranks)) {
+  peers_[static_cast<std::size_t>(rank_)].board = &own_board();
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     for (const Lane lane : {Lane::kCollective, Lane::kPointToPoint}) {
