@@ -9,12 +9,15 @@ ones.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import multiprocessing as mp
 import os
+import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -67,6 +70,9 @@ class Ranks:
         failed = {rank: text for rank, (good, text) in answers.items() if not good}
         silent = [rank for rank in range(self.size) if rank not in answers]
         if failed or silent:
+            for rank in silent:  # each writes where it stands to stderr
+                os.kill(self._processes[rank].pid, signal.SIGUSR1)
+            time.sleep(0.2)
             self.stop()
             told = "".join(f"\n--- rank {rank}:\n{text}" for rank, text in failed.items())
             raise CheckFailed(
@@ -114,7 +120,7 @@ class Ranks:
             ours, theirs = context.Pipe()
             where = (self._store.port, self._generation)
             process = context.Process(
-                target=_serve, args=(rank, self.size, self.backend, where, theirs), daemon=True
+                target=_serve, args=(rank, self.size, self.backend, where, theirs)
             )
             process.start()
             theirs.close()
@@ -150,7 +156,9 @@ class _NoHelper:
 def _serve(rank: int, size: int, backend: str, where: tuple[int, int], pipe: Connection) -> None:
     import accl_py.torch  # noqa: F401  # registers; works also where the package is not installed
 
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)  # torch renames calls from version to version
     if backend == "accl":
         dist.distributed_c10d.ProcessGroupGloo = _NoHelper
     port, generation = where
@@ -160,7 +168,10 @@ def _serve(rank: int, size: int, backend: str, where: tuple[int, int], pipe: Con
     modules: dict[str, ModuleType] = {}
     started = False
     while True:
-        order = pipe.recv()
+        try:
+            order = pipe.recv()
+        except EOFError:  # the tests are gone
+            break
         if order is None:
             break
         file, name, arguments = order

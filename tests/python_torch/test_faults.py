@@ -56,12 +56,13 @@ def check_other_operation(rank: int, size: int) -> None:
 
 
 def check_other_root(rank: int, size: int) -> None:
-    disagree(
-        size,
-        lambda group: dist.broadcast(torch.ones(4), min(rank, 1), group=group),
-        "root 0",
-        "root 1",
-    )
+    """Two roots send and nobody receives: found by the next call at the latest."""
+
+    def call(group: dist.ProcessGroup) -> None:
+        dist.broadcast(torch.ones(4), min(rank, 1), group=group)
+        dist.barrier(group=group)
+
+    disagree(size, call, "disagree", "root 0", "root 1")
 
 
 def check_other_collective(rank: int, size: int) -> None:

@@ -93,11 +93,14 @@ def check_options(rank: int, size: int) -> None:
     twin = copy.deepcopy(options)
     twin.timeout = timedelta(seconds=3)
     assert twin.rules == "changed" and options.timeout == timedelta(seconds=20) == options._timeout
-    assert copy.copy(options).global_ranks_in_group == list(range(size))
+    copied = copy.copy(options)
+    assert copied.global_ranks_in_group == backend.options.global_ranks_in_group
+    assert copied.group_name == backend.options.group_name
     group = dist.new_group(
         list(range(size)), pg_options=accl_py.torch.Options(), timeout=timedelta(seconds=9)
     )
     assert group._get_backend(CPU).options.timeout == timedelta(seconds=9)
+    dist.barrier()
     dist.destroy_process_group(group)
 
 

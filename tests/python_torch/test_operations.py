@@ -87,7 +87,7 @@ def check_average(rank: int, size: int) -> None:
     for dtype in [*FLOATS, *FLOAT8]:
         x = torch.tensor([1.0, 2.0, -3.0]).to(dtype) if rank == 0 else torch.zeros(3).to(dtype)
         dist.all_reduce(x, ReduceOp.AVG)
-        want = (torch.tensor([1.0, 2.0, -3.0]) / size).to(dtype)
+        want = (torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64) / size).to(dtype)
         assert same(x, want), (dtype, x)
     for dtype in INTEGERS:
         x = torch.tensor([1, 3, 5, 7]).to(dtype) * (rank + 1)

@@ -118,7 +118,11 @@ def check_future_wide(rank: int, size: int) -> None:
         assert gate.wait(20)
         return 1
 
-    futures = [posted(torch.ones(1)).get_future().then(callback) for _ in range(16)]
+    before, after = (rank - 1) % size, (rank + 1) % size
+    received = [dist.irecv(torch.zeros(1), before, tag=n) for n in range(16)]
+    futures = [work.get_future().then(callback) for work in received if work is not None]
+    dist.barrier()  # now every callback is in place, and none has run
+    sent = [dist.isend(torch.ones(1), after, tag=n) for n in range(16)]
     end = time.monotonic() + 10
     while len(entered) < 16 and time.monotonic() < end:
         time.sleep(0.005)
@@ -127,6 +131,9 @@ def check_future_wide(rank: int, size: int) -> None:
     last.wait()  # progress goes on
     gate.set()
     assert sum(f.wait() for f in futures) == 16
+    for work in sent:
+        assert work is not None
+        work.wait()
 
 
 def check_wait_timeout(rank: int, size: int) -> None:

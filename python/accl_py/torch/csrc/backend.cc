@@ -219,9 +219,9 @@ void BackendACCL::shutdown() {
 
 void BackendACCL::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const auto timeout = opts.timeout.count() < 0 ? communicator_->timeout() : opts.timeout;
-  const int tag =
-      kFirstMonitoredTag + monitored_barriers_++;  // a late rank meets the call that waited for it
-  if (size_ == 1) return;
+  TORCH_CHECK_WITH(DistBackendError, timeout.count() > 0, "accl: Rank ", rank_,
+                   " timed out in monitoredBarrier after ", timeout.count(), " ms.");
+  const int tag = kFirstMonitoredTag + monitored_barriers_++;
   if (rank_ == 0) {
     wait_for_ranks(timeout, wait_all_ranks, tag);
   } else {
@@ -239,7 +239,7 @@ std::shared_ptr<Operation> BackendACCL::post_token(Collective collective, int pe
   call.dtype = DType::kUint8;
   call.peer = peer;
   call.tag = tag;
-  call.timeout = std::max(timeout, std::chrono::milliseconds(1));
+  call.timeout = timeout;
   call.background = true;
   void* memory = staging.output(token, "accl monitored_barrier: token");
   (collective == Collective::kSend ? call.input : call.output).data = memory;
@@ -250,11 +250,10 @@ std::shared_ptr<Operation> BackendACCL::post_token(Collective collective, int pe
 }
 
 void BackendACCL::wait_for_ranks(std::chrono::milliseconds timeout, bool wait_all_ranks, int tag) {
-  TORCH_CHECK_WITH(DistBackendError, timeout.count() > 0,
-                   "accl: Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms.");
   std::vector<std::shared_ptr<Operation>> tokens;
-  for (int peer = 1; peer < size_; ++peer)
+  for (int peer = 1; peer < size_; ++peer) {
     tokens.push_back(post_token(Collective::kRecv, peer, tag, timeout));
+  }
   std::vector<int> missing;
   for (int peer = 1; peer < size_ && (missing.empty() || wait_all_ranks); ++peer) {
     const auto& token = tokens[static_cast<std::size_t>(peer - 1)];
@@ -269,8 +268,9 @@ void BackendACCL::wait_for_ranks(std::chrono::milliseconds timeout, bool wait_al
                    "accl: ", missing.size() > 1 ? "Ranks " : "Rank ", joined(missing),
                    " failed to pass monitoredBarrier in ", timeout.count(),
                    " ms ( Timed out, or the connection is gone).");
-  for (int peer = 1; peer < size_; ++peer)
+  for (int peer = 1; peer < size_; ++peer) {
     post_token(Collective::kSend, peer, tag, timeout)->wait(kNoTimeout);
+  }
 }
 
 void BackendACCL::report_to_rank_zero(std::chrono::milliseconds timeout, int tag) {
