@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,8 +9,6 @@ BUILT_FOR_TORCH: str
 class Options(Backend.Options):
     timeout: timedelta
     rules: str
-    group_name: str
-    global_ranks_in_group: Sequence[int]
     def __init__(self, timeout: timedelta = ..., rules: str = ...) -> None: ...
     def __copy__(self) -> Options: ...
     def __deepcopy__(self, memo: dict[int, Any]) -> Options: ...

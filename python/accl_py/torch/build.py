@@ -1,11 +1,10 @@
-"""Builds the torch part of ACCL-N for the torch that is installed: ``python -m accl_py.torch.build
-[--force]``.
+"""Builds the torch part of ACCL-N: ``python -m accl_py.torch.build [--force]``.
 
 The C++ interface of torch.distributed changes with each minor version, so the wheel ships sources
-and this builds them: against torch's own headers and its own pybind11, with the system's C++
-compiler, in about a minute, under a file lock. The result lies in ``accl_py/torch/lib`` where that
-can be written, else in ``~/.cache/accl-n/torch``. Its name carries the torch version, the Python
-version, and a digest of the sources and of ACCL-N's headers.
+and this builds them for the torch that is installed: against torch's own headers and its own
+pybind11, with the system's C++ compiler, in about a minute, under a file lock. The result lies in
+``accl_py/torch/lib`` where that can be written, else in ``~/.cache/accl-n/torch``. Its name carries
+the torch version, the Python version, and a digest of the sources and of ACCL-N's headers.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ logger = logging.getLogger("accl_py.torch")
 
 PACKAGE = Path(__file__).resolve().parent
 SOURCES = PACKAGE / "csrc"
-ACCL = PACKAGE.parent
 OLDEST = (2, 11)
 NEWEST = (2, 14)  # newer ones are tried, with a warning
 STEM = "accl_torch"
@@ -55,6 +53,7 @@ class Torch:
 
     @property
     def release(self) -> tuple[int, int]:
+        """Major and minor version."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
@@ -93,17 +92,36 @@ def check_torch(found: Torch) -> None:
     if not found.cxx11_abi:
         raise BuildError(
             f"torch {found.version} is built with the old C++ ABI (_GLIBCXX_USE_CXX11_ABI=0), "
-            "libaccl with the new "
-            "one; install a torch from PyPI or download.pytorch.org."
+            "libaccl with the new one; install a torch from PyPI or download.pytorch.org."
         )
+
+
+@functools.cache
+def accl_directory() -> Path:
+    """The directory that holds ``lib/libaccl.so`` and ``include/accl``.
+
+    That is the package itself, or, in an editable install, where the core extension lies.
+    """
+    candidates = [PACKAGE.parent]
+    core = importlib.util.find_spec("accl_py._core")
+    if core and core.origin:
+        candidates.append(Path(core.origin).resolve().parent)
+    for candidate in candidates:
+        if (candidate / "lib" / "libaccl.so").is_file():
+            return candidate
+    raise BuildError(
+        f"libaccl.so is not in {' nor in '.join(str(c / 'lib') for c in candidates)}; install "
+        "accl-n, or build it (make build), then try again."
+    )
 
 
 def source_files() -> list[Path]:
     """All sources and headers that determine the result, in a fixed order."""
     own = sorted(SOURCES.glob("*.cc")) + sorted(SOURCES.glob("*.h"))
-    headers = sorted((ACCL / "include" / "accl").glob("*.h"))
+    include = accl_directory() / "include" / "accl"
+    headers = sorted(include.glob("*.h"))
     if not own or not headers:
-        missing = SOURCES if not own else ACCL / "include" / "accl"
+        missing = include if own else SOURCES
         raise BuildError(
             f"The sources of the torch part are not in {missing}; install accl-n again."
         )
@@ -120,7 +138,8 @@ def digest() -> str:
 
 def file_name(torch: Torch) -> str:
     """Name of the library, as in ``accl_torch-2.13.0-cp311-0123456789ab.so``."""
-    return f"{STEM}-{torch.version}-{sys.implementation.cache_tag.replace('cpython-', 'cp')}-{digest()}.so"
+    tag = (sys.implementation.cache_tag or "python").replace("cpython-", "cp")
+    return f"{STEM}-{torch.version}-{tag}-{digest()}.so"
 
 
 def directories() -> list[Path]:
@@ -167,22 +186,21 @@ def compiler() -> str:
             return path
     raise BuildError(
         "The accl backend has to be compiled for this torch, but no C++ compiler is found (g++, "
-        "c++ or clang++ on "
-        "PATH); install g++ 12 or later, then run: python -m accl_py.torch.build"
+        "c++ or clang++ on PATH); install g++ 12 or later, then run: python -m accl_py.torch.build"
     )
 
 
 def include_flags(torch: Torch) -> list[str]:
+    """Where the compiler finds headers: ours first, then torch's and Python's."""
     python = Path(sysconfig.get_path("include"))
     if not (python / "Python.h").is_file():
         raise BuildError(
             f"The headers of Python are not in {python}; install them (Debian: python3-dev), then "
-            "run: "
-            "python -m accl_py.torch.build"
+            "run: python -m accl_py.torch.build"
         )
     return [
         f"-I{SOURCES}",
-        f"-I{ACCL / 'include'}",
+        f"-I{accl_directory() / 'include'}",
         "-isystem",
         str(torch.root / "include"),
         "-isystem",
@@ -205,18 +223,18 @@ def run(command: list[str]) -> None:
 
 
 def link_flags(torch: Torch, target: Path) -> list[str]:
-    library = ACCL / "lib"
-    if not (library / "libaccl.so").is_file():
-        raise BuildError(
-            f"libaccl.so is not in {library}; install accl-n, or build it (make build), then try "
-            "again."
-        )
+    """What a library in ``target`` is linked with, and where it looks for libaccl at run time."""
+    library = accl_directory() / "lib"
     # Relative where the two travel together, so that an installed tree may be moved.
-    rpath = "$ORIGIN/../../lib" if target == PACKAGE / "lib" else str(library)
-    libraries = [f"-l{name}" for name in ("torch_python", "torch_cpu", "torch", "c10")]
+    together = target == PACKAGE / "lib" and library == PACKAGE.parent / "lib"
+    rpath = "$ORIGIN/../../lib" if together else str(library)
     return [
-        f"-L{library}", "-laccl", f"-Wl,-rpath,{rpath}", f"-L{torch.root / 'lib'}", *libraries, "-Wl,--as-needed"
-    ]  # fmt: skip
+        f"-L{library}",
+        "-laccl",
+        f"-Wl,-rpath,{rpath}",
+        f"-L{torch.root / 'lib'}",
+        *(f"-l{name}" for name in ("torch_python", "torch_cpu", "torch", "c10")),
+    ]
 
 
 def build(*, force: bool = False) -> Path:

@@ -9,18 +9,28 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from accl_py.torch import build
 
 if TYPE_CHECKING:
     from accl_py.torch import _backend
 
+
+class Compiled(Protocol):
+    """What the compiled module offers."""
+
+    BUILT_FOR_TORCH: str
+    Options: type[_backend.Options]
+    ProcessGroupACCL: type[_backend.ProcessGroupACCL]
+    WorkACCL: type[_backend.WorkACCL]
+
+
 _NAME = "accl_py.torch._backend"
 _lock = threading.Lock()
 
 
-def load_backend() -> _backend:  # type: ignore[valid-type]  # a module as a type
+def load_backend() -> Compiled:
     """The module with ``Options``, ``ProcessGroupACCL`` and ``WorkACCL``.
 
     Raises ``ImportError`` (``build.BuildError``) with a sentence where it is not built for this
@@ -31,7 +41,7 @@ def load_backend() -> _backend:  # type: ignore[valid-type]  # a module as a typ
         if loaded is None:
             loaded = load_file(library())
             sys.modules[_NAME] = loaded
-    return loaded
+    return cast(Compiled, loaded)
 
 
 def library() -> Path:
@@ -43,13 +53,13 @@ def library() -> Path:
     try:
         return build.build()
     except build.BuildError as error:
-        others = built_for()
+        others = [version for version in built_for() if version != torch.version]
         if not others:
             raise
         raise build.BuildError(
             f"The accl backend is built for torch {', '.join(others)}, but torch {torch.version} "
-            "is installed; rebuild "
-            f"it with: python -m accl_py.torch.build (building it now failed: {error})"
+            "is installed; rebuild it with: python -m accl_py.torch.build "
+            f"(building it now failed: {error})"
         ) from error
 
 
@@ -64,16 +74,12 @@ def built_for() -> list[str]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Loads one library. Refuses one that was built for another torch, before its symbols are
-    looked up.
-    """
+    """Loads one library; refuses one for another torch before its symbols are looked up."""
     torch = build.installed_torch()
     built = path.name.split("-")[1] if path.name.startswith(f"{build.STEM}-") else torch.version
     if built != torch.version:
         raise refusal(path, built, torch.version)
-    importlib.import_module(
-        "torch._C._distributed_c10d"
-    )  # the base classes; also loads torch's libraries
+    importlib.import_module("torch._C._distributed_c10d")  # base classes, and torch's libraries
     loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
     spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
     assert spec is not None
@@ -81,12 +87,12 @@ def load_file(path: Path) -> ModuleType:
     loader.exec_module(module)
     if module.BUILT_FOR_TORCH != torch.version:
         raise refusal(path, module.BUILT_FOR_TORCH, torch.version)
-    return cast(ModuleType, module)
+    return module
 
 
 def refusal(path: Path, built: str, installed: str) -> build.BuildError:
+    """The error for a library that was built for another torch."""
     return build.BuildError(
         f"{path.name} is built for torch {built}, but torch {installed} is installed; rebuild it "
-        "with: "
-        "python -m accl_py.torch.build"
+        "with: python -m accl_py.torch.build"
     )
