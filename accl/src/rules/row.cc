@@ -35,6 +35,7 @@ constexpr std::array<std::string_view, 12> kColumns = {
     "nNodes",          "nRanks",    "numPipeOps", "regBuff",   "engine",   "chunk_bytes"};
 constexpr std::size_t kLeastColumns = 10;
 constexpr std::string_view kAny = "-1";
+constexpr std::string_view kOwnChoice = "-1 (the engine's own choice)";
 
 // As a message shows it: short, and on one line.
 std::string quote(std::string_view value) {
@@ -90,11 +91,8 @@ class RowParser {
     rule.line = where_.line;
     rule.engine = read_engine();
     rule.collective = read_collective(rule.engine);
-    rule.min_bytes = read_number(kMinBytes, 0, kAnyBytes, "a number of bytes");
-    rule.max_bytes =
-        field(kMaxBytes) == kAny
-            ? kAnyBytes
-            : read_number(kMaxBytes, 0, kAnyBytes, "a number of bytes, or -1 for no limit");
+    rule.min_bytes = read_min_bytes();
+    rule.max_bytes = read_max_bytes();
     check_range(rule);
     rule.choice.algorithm = read_algorithm(rule);
     rule.choice.protocol = read_protocol(rule);
@@ -171,9 +169,10 @@ class RowParser {
     if (known && std::ranges::find(steered, *known) != steered.end()) {
       fail(kCollectiveType, concat("is spelt ", rules_name_of(*known), " in a rules file."));
     }
+    const bool is_cpu_word = known && !Rules::algorithm_words(Engine::kCpu, *known).empty();
     fail(kCollectiveType,
          concat(known ? "has no choices on" : "is unknown for", " engine ", name_of(engine),
-                "; expected one of: ", join(names), ".", known ? cpu_hint(true) : ""));
+                "; expected one of: ", join(names), ".", cpu_hint(is_cpu_word)));
   }
 
   // Rows without an engine are nccl's: a frequent slip where the CPU engine is meant.
@@ -182,18 +181,31 @@ class RowParser {
     return " A row without an engine column is for nccl; end it with ',cpu' for the CPU engine.";
   }
 
+  // `any`: what may stand in place of a number, for the message.
   std::uint64_t read_number(Column column, std::uint64_t least, std::uint64_t most,
-                            std::string_view meaning) const {
+                            std::string_view what, std::string_view any) const {
     const std::string_view text = field(column);
+    const std::string_view comma = any.empty() ? "" : ", or ";
     if (!is_digits(text)) {
-      fail(column, concat("is not a number; expected ", meaning, ".", suffix_hint(text)));
+      fail(column, concat("is not a number; expected ", what, comma, any, ".", suffix_hint(text)));
     }
     const auto value = to_number(text);
     if (!value || *value < least || *value > most) {
-      fail(column,
-           concat("is out of range; expected ", meaning, ", from ", least, " to ", most, "."));
+      const std::string range =
+          least == most ? concat(least) : concat("from ", least, " to ", most);
+      fail(column, concat("is out of range; expected ", what, ", ", range, comma, any, "."));
     }
     return *value;
+  }
+
+  std::uint64_t read_min_bytes() const {
+    if (field(kMinBytes) == kAny) fail(kMinBytes, "is not a number; write 0 for no lower limit.");
+    return read_number(kMinBytes, 0, kAnyBytes, "a number of bytes", "");
+  }
+
+  std::uint64_t read_max_bytes() const {
+    if (field(kMaxBytes) == kAny) return kAnyBytes;
+    return read_number(kMaxBytes, 0, kAnyBytes, "a number of bytes", "-1 (no limit)");
   }
 
   void check_range(const Rule& rule) const {
@@ -207,9 +219,8 @@ class RowParser {
                         std::string_view hint) const {
     if (field(column) == kAny) return {};
     if (std::ranges::find(words, field(column)) != words.end()) return std::string(field(column));
-    fail(column,
-         concat("is unknown for ", of, "; expected ", words.empty() ? "" : "one of: ", join(words),
-                words.empty() ? "" : ", or ", "-1 (the engine's own choice).", hint));
+    fail(column, concat("is unknown for ", of, "; expected ", words.empty() ? "" : "one of: ",
+                        join(words), words.empty() ? "" : ", or ", kOwnChoice, ".", hint));
   }
 
   std::string read_algorithm(const Rule& rule) const {
@@ -234,17 +245,15 @@ class RowParser {
 
   int read_channels(const Rule& rule) const {
     if (field(kChannels) == kAny) return 0;
-    const int most = most_channels(rule.engine);
-    const std::string meaning =
-        concat("the number of channels, or -1 (the engine's own choice); engine ",
-               name_of(rule.engine), " has ", most == 1 ? "1" : concat("1 to ", most));
-    return static_cast<int>(read_number(kChannels, 1, static_cast<std::uint64_t>(most), meaning));
+    const auto most = static_cast<std::uint64_t>(most_channels(rule.engine));
+    const std::string what = concat("the number of channels of engine ", name_of(rule.engine));
+    return static_cast<int>(read_number(kChannels, 1, most, what, kOwnChoice));
   }
 
   int read_count(Column column, std::string_view what) const {
     if (field(column) == kAny) return -1;
     constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<int>::max());
-    return static_cast<int>(read_number(column, 1, kMost, concat(what, ", or -1 for any")));
+    return static_cast<int>(read_number(column, 1, kMost, what, "-1 (any)"));
   }
 
   // One host holds at least one rank; the reverse is mostly the two columns exchanged.
@@ -277,11 +286,11 @@ class RowParser {
            "needs a protocol in the same row: NCCL cuts chunks to a grain that depends on it.");
     }
     const ChunkLimits limits = chunk_limits(rule.engine, rule.choice.protocol);
-    const std::string meaning =
-        concat("a multiple of ", limits.grain, " bytes, or -1 (the engine's own choice)");
-    const std::uint64_t value = read_number(kChunkBytes, limits.grain, limits.most, meaning);
+    const std::string what = concat("a multiple of ", limits.grain, " bytes");
+    const std::uint64_t value =
+        read_number(kChunkBytes, limits.grain, limits.most, what, kOwnChoice);
     if (value % limits.grain != 0) {
-      fail(kChunkBytes, concat("is not ", meaning, "; the nearest below is ",
+      fail(kChunkBytes, concat("is not ", what, ", its grain; the nearest below is ",
                                value - value % limits.grain, "."));
     }
     return static_cast<std::size_t>(value);
