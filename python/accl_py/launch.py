@@ -1,0 +1,64 @@
+"""A communicator from the environment that a launcher (torchrun, mpirun, srun) sets."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from accl_py.communicator import Communicator
+from accl_py.errors import AcclError, InvalidArgument
+from accl_py.stores import HashStore
+
+__all__ = ["init"]
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+
+
+def init(**options: Any) -> Communicator:
+    """Makes the communicator of all ranks that a launcher started; options as in Communicator.from_store.
+
+    torchrun: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, over torch's TCPStore.
+    mpirun, srun: over mpi4py. Started bare: one rank.
+    Raises InvalidArgument where that environment is set in part, AcclError where the package that it needs is missing.
+    """
+    environment = os.environ
+    if any(name in environment for name in ("RANK", "WORLD_SIZE")):
+        return _from_torchrun(environment, options)
+    for name in _MPI_SIZES:
+        if environment.get(name, "1") != "1":
+            return _from_mpi(name, options)
+    return Communicator.from_store(HashStore(), 0, 1, **options)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    value = environment[name]
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidArgument(f"{name} is '{value}'; expected an integer.") from None
+
+
+def _from_torchrun(environment: Mapping[str, str], options: dict[str, Any]) -> Communicator:
+    missing = [name for name in _TORCHRUN if name not in environment]
+    if missing:
+        raise InvalidArgument(f"{', '.join(missing)} is not set, though RANK or WORLD_SIZE is; torchrun sets all of {', '.join(_TORCHRUN)}.")
+    rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    if size == 1:
+        return Communicator.from_store(HashStore(), rank, size, **options)
+    try:
+        from accl_py.torch.rendezvous import tcp_store
+    except ImportError as error:
+        raise AcclError("torchrun's rendezvous needs torch, which is not installed; start with mpirun, or give from_store a store.") from error
+    timeout = options.get("timeout", 1800.0)
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    store = tcp_store(environment["MASTER_ADDR"], _number(environment, "MASTER_PORT"), rank, size, seconds)
+    return Communicator.from_store(store, rank, size, **options)
+
+
+def _from_mpi(name: str, options: dict[str, Any]) -> Communicator:
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise AcclError(f"{name} says that a launcher started several ranks, which needs mpi4py; install it, or give from_store a store.") from error
+    return Communicator.from_mpi(MPI.COMM_WORLD, **options)
