@@ -37,13 +37,14 @@ constexpr std::size_t kLeastColumns = 10;
 constexpr std::string_view kAny = "-1";
 constexpr std::string_view kOwnChoice = "-1 (the engine's own choice)";
 
-// As a message shows it: short, and on one line.
+// As a message shows it: short, and without the one control character that a line may hold.
 std::string quote(std::string_view value) {
   constexpr std::size_t kMost = 60;
   std::size_t length = 0;
-  while (length < value.size() && length < kMost)
-    length += std::max<std::size_t>(1, utf8_length(value, length));
-  return concat("'", value.substr(0, length), length < value.size() ? "...'" : "'");
+  while (length < value.size() && length < kMost) length += utf8_length(value, length);
+  std::string text = concat("'", value.substr(0, length), length < value.size() ? "...'" : "'");
+  std::ranges::replace(text, '\t', ' ');
+  return text;
 }
 
 template <class Words>
