@@ -284,6 +284,7 @@ def check_destroyed_group(rank: int, size: int) -> None:
 def check_abort(rank: int, size: int) -> None:
     """One rank aborts: its own work and that of the others end with an error at once."""
     group = dist.new_group(list(range(size)))
+    dist.barrier()
     start = time.monotonic()
     if rank == 0:
         box = torch.zeros(1)
@@ -307,6 +308,19 @@ def check_many_groups(rank: int, size: int) -> None:
         dist.destroy_process_group(group)
     dist.barrier()
     assert len(list(Path("/dev/shm").iterdir())) <= before + 2
+
+
+def check_barrier(rank: int, size: int) -> None:
+    """Nobody leaves before everybody has come; device numbers mean nothing here."""
+    for keywords in ({}, {"device_ids": [0]}, {"async_op": True}):
+        if rank == size - 1:
+            time.sleep(0.2)
+        start = time.monotonic()
+        work = dist.barrier(**keywords)
+        if work is not None:
+            work.wait()
+        assert rank == size - 1 or time.monotonic() - start > 0.1
+        dist.barrier()
 
 
 def check_nocolor(rank: int, size: int) -> None:
