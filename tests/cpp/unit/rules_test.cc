@@ -446,6 +446,31 @@ TEST(rules_files_without_permission_say_so) {
            "The rules file '" + path + "' may not be read by this user (permission denied).");
 }
 
+// docs/rules.md is true: its example parses, and no word is missing.
+TEST(rules_documentation_holds) {
+  const std::string text = read_file(std::string(ACCL_CONTRACTS) + "/../../docs/rules.md");
+  const std::string fence = "```csv\n";
+  const std::size_t begin = text.find(fence) + fence.size();
+  const Rules example =
+      Rules::parse(text.substr(begin, text.find("```", begin) - begin), "docs/rules.md");
+  CHECK_EQ(example.rows().size(), 6U);
+  CHECK_EQ(example.provenance().size(), 2U);
+  const auto check_word = [&](std::string_view word) {
+    if (text.find("`" + std::string(word) + "`") == std::string::npos)
+      FAIL("docs/rules.md lacks " + std::string(word));
+  };
+  for (const Engine engine : kEngines) {
+    check_word(name_of(engine));
+    for (const auto word : Rules::protocol_words(engine)) check_word(word);
+    for (int i = 0; i < kCollectiveCount; ++i) {
+      const auto words = Rules::algorithm_words(engine, static_cast<Collective>(i));
+      if (!words.empty()) check_word(rules_name_of(static_cast<Collective>(i)));
+      if (engine == Engine::kCpu) continue;  // docs/algorithms.md has these
+      for (const auto word : words) check_word(word);
+    }
+  }
+}
+
 // Whatever the bytes are: rules that survive a round trip, or one sentence.
 TEST(rules_parser_survives_mutations) {
   std::vector<std::string> corpus = {std::string(Rules::defaults_text())};
