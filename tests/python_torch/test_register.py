@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 GROUPS = ("torch.backends", "torch.distributed.backends")
-TARGET = "accl_py.torch.register:register"
+TARGET = "accl_torch_entry:register"
 
 
 @pytest.fixture
@@ -105,6 +105,25 @@ def test_failure_is_quiet(environment: dict[str, str]) -> None:
         print("survived")
     """
     assert python(code, environment) == "survived"
+
+
+def test_broken_installation(environment: dict[str, str], tmp_path: Path) -> None:
+    """An ``accl_py`` that cannot be imported costs a warning, and torch works."""
+    broken = tmp_path / "broken" / "accl_py"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise OSError('libaccl.so is gone')")
+    environment["PYTHONPATH"] = f"{broken.parent}{os.pathsep}{environment['PYTHONPATH']}"
+    code = """
+        import logging
+        said = []
+        logging.getLogger("accl_py.torch").addHandler(logging.NullHandler())
+        logging.getLogger("accl_py.torch").addFilter(lambda r: said.append(r.exc_info[1]))
+        import torch
+        assert torch.ones(2).sum() == 2
+        assert "accl" not in torch.distributed.Backend.backend_list
+        print(said[0])
+    """
+    assert python(code, environment) == "libaccl.so is gone"
 
 
 def test_torchrun(environment: dict[str, str]) -> None:

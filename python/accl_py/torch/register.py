@@ -1,10 +1,9 @@
 """Makes the name ``accl`` known to torch.distributed.
 
-``register`` is the target of two entry points: the group ``torch.backends``, which torch up to 2.13
-calls at the end of every ``import torch``, and the group ``torch.distributed.backends``, which
-torch 2.14 and later calls when the backend is first asked for. An exception in it would break
-``import torch`` for every program on the machine; so it catches all, and leaves the compiled part
-alone until a group is made.
+Called through ``accl_torch_entry`` by two groups of entry points: ``torch.backends``, which torch
+up to 2.13 calls at the end of every ``import torch``, and ``torch.distributed.backends``, which
+torch 2.14 and later calls when the backend is first asked for. The compiled part is left alone
+until a group is made.
 """
 
 from __future__ import annotations
