@@ -209,8 +209,9 @@ class Joining {
   void wait_until_connected(transport::ShmTransport& transport) const {
     while (!transport.connected_by_all()) {
       for (int peer = 0; peer < size_; ++peer) {
-        if (peer == rank_ || (transport.alive(peer) && transport.health(peer) == transport::Health::kWell)) continue;
-        if (transport.connected_by_all()) return;  // it had joined, and left since
+        // One that has connected may have left again already: it is not waited for.
+        if (peer == rank_ || transport.connected_by(peer) || (transport.alive(peer) && transport.health(peer) == transport::Health::kWell)) continue;
+        if (transport.connected_by(peer)) continue;  // just before it went
         throw PeerError(concat("Rank ", peer, " died or left while communicator '", name_, "' was made."));
       }
       if (Clock::now() > deadline_) {

@@ -57,7 +57,6 @@ class AnnouncementSlot {
 };
 
 struct Board {
-  alignas(64) std::atomic<std::uint32_t> mapped_by;  // how many peers have mapped the segment
   alignas(64) std::atomic<std::uint32_t> health;
   std::atomic<std::uint32_t> failure_kind;
   std::array<char, kFailureText> failure_text;       // written before health says so

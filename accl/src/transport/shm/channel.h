@@ -44,6 +44,7 @@ static_assert(kFirstCellPayload + (kCells - 1) * kCellPayload >= kInlineMax);
 struct ChannelHead {
   alignas(kLine) std::atomic<std::uint64_t> cells_taken;  // by the receiver
   alignas(kLine) std::atomic<std::uint64_t> ring_tail;    // bytes written, by the sender
+  std::atomic<std::uint32_t> connected;                   // by the sender, once it has mapped the channel
   alignas(kLine) std::atomic<std::uint64_t> ring_head;    // bytes consumed, by the receiver
   alignas(kLine) std::array<Cell, kCells> cells;
 };
@@ -56,6 +57,7 @@ class Sender {
  public:
   Sender() = default;
   Sender(std::byte* memory, std::size_t ring_bytes);
+  void connect() { head_->connected.store(1, std::memory_order_release); }
   bool start(const Header& header, const std::byte* payload);
   std::size_t write(const std::byte* data, std::size_t bytes);
 
@@ -78,6 +80,7 @@ class Receiver {
  public:
   Receiver() = default;
   Receiver(std::byte* memory, std::size_t ring_bytes);
+  bool connected() const { return head_->connected.load(std::memory_order_acquire) != 0; }
   const Header* incoming();
   std::span<const std::byte> readable();
   void consume(std::size_t bytes);

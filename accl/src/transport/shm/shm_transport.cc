@@ -77,13 +77,17 @@ bool ShmTransport::connect(int peer, const std::string& address) {
     sender(peer, lane) = Sender(inbox(p.segment.data(), peer, rank_, lane),
                                 ring_bytes_[static_cast<std::size_t>(lane)]);
   }
-  p.board->mapped_by.fetch_add(1, std::memory_order_acq_rel);
+  sender(peer, Lane::kCollective).connect();
   return true;
 }
 
+bool ShmTransport::connected_by(int peer) const {
+  return peers_[static_cast<std::size_t>(peer)].receivers[static_cast<std::size_t>(Lane::kCollective)].connected();
+}
+
 bool ShmTransport::connected_by_all() noexcept {
-  if (own_board().mapped_by.load(std::memory_order_acquire) != static_cast<std::uint32_t>(ranks_ - 1)) {
-    return false;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    if (peer != rank_ && !connected_by(peer)) return false;
   }
   own_.unlink();
   return true;

@@ -31,6 +31,9 @@ class ShmTransport final : public Transport {
   // stale one does. Throws SystemError otherwise.
   bool connect(int peer, const std::string& address);
 
+  // Whether a peer has mapped this rank's segment.
+  bool connected_by(int peer) const;
+
   // Whether all peers have mapped this rank's segment; its name is taken away then.
   bool connected_by_all() noexcept;
 
