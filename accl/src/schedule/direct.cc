@@ -34,7 +34,8 @@ Schedule reduce_scatter_direct(const PlanRequest& r) {
   for (const int peer : peers_from(r.rank, r.ranks)) {
     add_send(round, peer, input(blocks[peer].offset), blocks[peer].bytes);
   }
-  add_reduce(round, peers_ascending(r.rank, r.ranks), input(own.offset), output(0), own.bytes, true);
+  add_reduce(round, peers_ascending(r.rank, r.ranks), input(own.offset), output(0), own.bytes,
+             true);
   std::vector<Round> rounds;
   add_round(rounds, std::move(round));
   return once(std::move(rounds), r.chunk_bytes);
@@ -44,7 +45,8 @@ Schedule broadcast_direct(const PlanRequest& r) {
   Round round;
   if (r.rank == r.root) {
     add_copy(round, input(0), output(0), r.block_bytes);
-    for (const int peer : peers_from(r.rank, r.ranks)) add_send(round, peer, input(0), r.block_bytes);
+    for (const int peer : peers_from(r.rank, r.ranks))
+      add_send(round, peer, input(0), r.block_bytes);
   } else {
     add_receive(round, r.root, output(0), r.block_bytes);
   }

@@ -1,4 +1,5 @@
-// Dissemination: ceil(log2(ranks)) rounds of empty messages; after round k each rank knows of 2^k others.
+// Dissemination: ceil(log2(ranks)) rounds of empty messages; after round k each rank knows of 2^k
+// others.
 #include "schedule/parts.h"
 #include "schedule/planners.h"
 

@@ -1,6 +1,6 @@
-// Halving-doubling: ranks exchange halves with partners at distance n/2, n/4, ..., 1 and reduce, then walk back and
-// gather. Logarithmic in the number of ranks. Where that is no power of two, the surplus ranks hand their data to
-// a neighbour first and get the result from it at the end.
+// Halving-doubling: ranks exchange halves with partners at distance n/2, n/4, ..., 1 and reduce,
+// then walk back and gather. Logarithmic in the number of ranks. Where that is no power of two, the
+// surplus ranks hand their data to a neighbour first and get the result from it at the end.
 #include <bit>
 
 #include "schedule/parts.h"
@@ -10,13 +10,15 @@ namespace accl::schedule {
 
 namespace {
 
-// Ranks 0 to 2 * surplus - 1 form pairs; the odd one of a pair hands its data to the even one and sits out.
+// Ranks 0 to 2 * surplus - 1 form pairs; the odd one of a pair hands its data to the even one and
+// sits out.
 struct Fold {
   int power;    // of two: how many take part
   int surplus;  // how many sit out
 
   explicit Fold(int ranks)
-      : power(static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)))), surplus(ranks - power) {}
+      : power(static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)))),
+        surplus(ranks - power) {}
   bool in_pair(int rank) const { return rank < 2 * surplus; }
   bool sits_out(int rank) const { return in_pair(rank) && rank % 2 == 1; }
   int index_of(int rank) const { return in_pair(rank) ? rank / 2 : rank - surplus; }
@@ -45,7 +47,8 @@ std::vector<Round> segment_rounds(const PlanRequest& r, Span segment) {
   BufferKind running = BufferKind::kInput;
   if (fold.in_pair(r.rank)) {
     Round take;
-    add_reduce(take, {r.rank + 1}, input(segment.offset), output(segment.offset), segment.bytes, false);
+    add_reduce(take, {r.rank + 1}, input(segment.offset), output(segment.offset), segment.bytes,
+               false);
     add_round(rounds, std::move(take));
     running = BufferKind::kOutput;
   }
@@ -67,8 +70,8 @@ std::vector<Round> segment_rounds(const PlanRequest& r, Span segment) {
     const Level level{fold.rank_of(index ^ distance), lower ? low : high, lower ? high : low};
     Round round;
     add_send(round, level.partner, Place{running, level.given.offset}, level.given.bytes);
-    add_reduce(round, {level.partner}, Place{running, level.kept.offset}, output(level.kept.offset), level.kept.bytes,
-               distance == 1);
+    add_reduce(round, {level.partner}, Place{running, level.kept.offset}, output(level.kept.offset),
+               level.kept.bytes, distance == 1);
     add_round(rounds, std::move(round));
     running = BufferKind::kOutput;
     levels.push_back(level);

@@ -11,7 +11,9 @@
 
 namespace accl::schedule {
 
-inline constexpr std::size_t kLine = 64;  // bytes; borders lie on cache lines where there is enough to share
+inline constexpr std::size_t kLine =
+    64;  // bytes; borders lie on cache lines where there is enough to share
+inline constexpr std::size_t kLargestChunk = 1u << 30;  // bytes; as the rules grammar has it
 
 // A run of bytes.
 struct Span {
@@ -19,8 +21,10 @@ struct Span {
   std::size_t bytes = 0;
 };
 
-// Part `index` of `parts` nearly equal parts of `whole`: never splits an element; on cache lines where every part
-// has at least one. Trailing parts may be empty.
+// Part `index` of `parts` parts of `whole`, all of one size but for the last ones, which may be
+// shorter or empty. No part splits an element; from 64 bytes a part on (on average) borders lie on
+// cache lines. No part is longer than chunk_bytes where `whole` is at most parts * chunk_bytes,
+// since that is a multiple of kLine.
 inline Span part_of(Span whole, int parts, int index, std::size_t element_bytes) {
   const auto n = static_cast<std::size_t>(parts);
   const std::size_t elements = whole.bytes / element_bytes;
@@ -52,19 +56,21 @@ inline std::vector<int> peers_ascending(int rank, int ranks) {
 class Blocks {
  public:
   Blocks(const PlanRequest& request, const std::vector<std::size_t>& uneven)
-      : ranks_(request.ranks), even_(request.block_bytes), uneven_(uneven) {}
+      : even_(request.block_bytes), ends_(uneven.size()) {
+    std::partial_sum(uneven.begin(), uneven.end(), ends_.begin());
+  }
   explicit Blocks(const PlanRequest& request) : Blocks(request, request.blocks) {}
 
   Span operator[](int index) const {
     const auto i = static_cast<std::size_t>(index);
-    if (uneven_.empty()) return {i * even_, even_};
-    return {std::accumulate(uneven_.begin(), uneven_.begin() + index, std::size_t{0}), uneven_[i]};
+    if (ends_.empty()) return {i * even_, even_};
+    const std::size_t begin = i == 0 ? 0 : ends_[i - 1];
+    return {begin, ends_[i] - begin};
   }
 
  private:
-  int ranks_;
   std::size_t even_;
-  const std::vector<std::size_t>& uneven_;
+  std::vector<std::size_t> ends_;  // of the uneven blocks
 };
 
 inline Place input(std::size_t offset) { return {BufferKind::kInput, offset}; }
@@ -78,7 +84,8 @@ inline void add_send(Round& round, int peer, Place from, std::size_t bytes) {
 inline void add_receive(Round& round, int peer, Place to, std::size_t bytes) {
   if (bytes != 0) round.receives.push_back({peer, to, bytes});
 }
-inline void add_reduce(Round& round, std::vector<int> peers, Place own, Place to, std::size_t bytes, bool last) {
+inline void add_reduce(Round& round, std::vector<int> peers, Place own, Place to, std::size_t bytes,
+                       bool last) {
   if (bytes != 0) round.reduces.push_back({std::move(peers), own, to, bytes, last});
 }
 inline void add_copy(Round& round, Place from, Place to, std::size_t bytes) {
@@ -86,7 +93,8 @@ inline void add_copy(Round& round, Place from, Place to, std::size_t bytes) {
 }
 
 inline bool is_empty(const Round& round) {
-  return round.copies.empty() && round.sends.empty() && round.receives.empty() && round.reduces.empty();
+  return round.copies.empty() && round.sends.empty() && round.receives.empty() &&
+         round.reduces.empty();
 }
 
 inline void add_round(std::vector<Round>& rounds, Round round) {
@@ -101,10 +109,11 @@ inline Schedule once(std::vector<Round> rounds, std::size_t piece_bytes) {
   return schedule;
 }
 
-// Walks `total` bytes in segments: one loop for the full ones, one for the rest. `rounds(span)` plans a segment;
-// input and output move alike.
+// Walks `total` bytes in segments: one loop for the full ones, one for the rest, so that planning
+// does not take longer for more bytes. `rounds(span)` plans a segment; input and output move alike.
 template <class Rounds>
-Schedule in_segments(std::size_t total, std::size_t segment, std::size_t piece_bytes, Rounds rounds) {
+Schedule in_segments(std::size_t total, std::size_t segment, std::size_t piece_bytes,
+                     Rounds rounds) {
   Schedule schedule;
   schedule.piece_bytes = piece_bytes;
   const std::size_t full = total / segment;

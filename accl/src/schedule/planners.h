@@ -1,5 +1,5 @@
-// Planners: one function an algorithm; the registry holds them. Each is given a valid request with more than one
-// rank (one rank is a copy, which plan() makes itself).
+// Planners: one function an algorithm; the registry holds them. Each is given a valid request with
+// more than one rank (one rank is a copy, which plan() makes itself).
 #pragma once
 
 #include "accl/schedule.h"

@@ -1,17 +1,21 @@
-// Ring: each rank sends to the next one and receives from the one before. Bandwidth-optimal, latency grows with
-// the number of ranks. Partial sums travel, so 16-bit sums are rounded at each hop.
+// Ring: each rank sends to the next one and receives from the one before. Bandwidth-optimal,
+// latency grows with the number of ranks. Partial sums travel, so 16-bit sums are rounded at each
+// hop.
 #include "schedule/parts.h"
 #include "schedule/planners.h"
 
 namespace accl::schedule {
 
-// Part p is reduced along the ranks p, p+1, ..., p-1 (where it becomes complete), then goes around once more.
+// Part p is reduced along the ranks p, p+1, ..., p-1 (where it becomes complete), then goes around
+// once more.
 Schedule all_reduce_ring(const PlanRequest& r) {
   const int n = r.ranks;
   const int next = wrap(r.rank + 1, n);
   const int before = wrap(r.rank - 1, n);
   const auto rounds = [&](Span segment) {
-    const auto part = [&](int index) { return part_of(segment, n, wrap(index, n), r.element_bytes); };
+    const auto part = [&](int index) {
+      return part_of(segment, n, wrap(index, n), r.element_bytes);
+    };
     std::vector<Round> all;
     for (int step = 0; step < n - 1; ++step) {
       const Span out = part(r.rank - step);
@@ -31,7 +35,8 @@ Schedule all_reduce_ring(const PlanRequest& r) {
     }
     return all;
   };
-  return in_segments(r.block_bytes, static_cast<std::size_t>(n) * r.chunk_bytes, r.chunk_bytes, rounds);
+  return in_segments(r.block_bytes, static_cast<std::size_t>(n) * r.chunk_bytes, r.chunk_bytes,
+                     rounds);
 }
 
 Schedule all_gather_ring(const PlanRequest& r) {
@@ -44,7 +49,8 @@ Schedule all_gather_ring(const PlanRequest& r) {
     for (int step = 0; step < n - 1; ++step) {
       Round round;
       if (step == 0) add_copy(round, input(piece.offset), output(at(r.rank)), piece.bytes);
-      add_send(round, wrap(r.rank + 1, n), step == 0 ? input(piece.offset) : output(at(r.rank - step)), piece.bytes);
+      add_send(round, wrap(r.rank + 1, n),
+               step == 0 ? input(piece.offset) : output(at(r.rank - step)), piece.bytes);
       add_receive(round, wrap(r.rank - 1, n), output(at(r.rank - step - 1)), piece.bytes);
       add_round(all, std::move(round));
     }
@@ -53,8 +59,8 @@ Schedule all_gather_ring(const PlanRequest& r) {
   return in_segments(r.block_bytes, r.chunk_bytes, r.chunk_bytes, rounds);
 }
 
-// Block b is reduced along b+1, b+2, ..., b. The partial sums of other ranks' blocks stay in scratch: while one is
-// sent, the next one is made, so there are two.
+// Block b is reduced along b+1, b+2, ..., b. The partial sums of other ranks' blocks stay in
+// scratch: while one is sent, the next one is made, so there are two.
 Schedule reduce_scatter_ring(const PlanRequest& r) {
   const int n = r.ranks;
   const std::size_t buffer = std::min(r.chunk_bytes, r.block_bytes);
@@ -68,9 +74,10 @@ Schedule reduce_scatter_ring(const PlanRequest& r) {
     for (int step = 0; step < n - 1; ++step) {
       const bool last = step == n - 2;
       Round round;
-      add_send(round, wrap(r.rank + 1, n), step == 0 ? at(r.rank - 1) : partial(step - 1), piece.bytes);
-      add_reduce(round, {wrap(r.rank - 1, n)}, at(r.rank - step - 2), last ? output(piece.offset) : partial(step),
-                 piece.bytes, last);
+      add_send(round, wrap(r.rank + 1, n), step == 0 ? at(r.rank - 1) : partial(step - 1),
+               piece.bytes);
+      add_reduce(round, {wrap(r.rank - 1, n)}, at(r.rank - step - 2),
+                 last ? output(piece.offset) : partial(step), piece.bytes, last);
       add_round(all, std::move(round));
     }
     return all;
@@ -103,9 +110,11 @@ Schedule broadcast_ring(const PlanRequest& r) {
   Schedule schedule;
   schedule.piece_bytes = chunk;
   const auto add_loop = [&](Round round, std::size_t repeat) {
-    if (!is_empty(round) && repeat != 0) schedule.loops.push_back({{std::move(round)}, repeat, chunk, chunk});
+    if (!is_empty(round) && repeat != 0)
+      schedule.loops.push_back({{std::move(round)}, repeat, chunk, chunk});
   };
-  const auto step = [&](std::size_t receive_at, std::size_t received, std::size_t send_at, std::size_t sent) {
+  const auto step = [&](std::size_t receive_at, std::size_t received, std::size_t send_at,
+                        std::size_t sent) {
     Round round;
     add_receive(round, before, output(receive_at), received);
     if (sends) add_send(round, next, output(send_at), sent);

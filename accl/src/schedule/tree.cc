@@ -1,4 +1,5 @@
-// Tree: a binomial tree below the root. Logarithmic depth: each rank that has the data passes it on.
+// Tree: a binomial tree below the root. Logarithmic depth: each rank that has the data passes it
+// on.
 #include "schedule/parts.h"
 #include "schedule/planners.h"
 
@@ -6,8 +7,8 @@ namespace accl::schedule {
 
 namespace {
 
-// A rank's place in the tree, with the root at position 0: the parent of position p is p without its lowest set
-// bit, its children are p + 1, p + 2, p + 4, ... below that bit.
+// A rank's place in the tree, with the root at position 0: the parent of position p is p without
+// its lowest set bit, its children are p + 1, p + 2, p + 4, ... below that bit.
 struct Relations {
   int parent = -1;
   std::vector<int> children;
@@ -32,13 +33,13 @@ Schedule broadcast_tree(const PlanRequest& r) {
   const bool is_root = tree.parent < 0;
   return in_segments(r.block_bytes, r.chunk_bytes, r.chunk_bytes, [&](Span piece) {
     Round take;
+    Round pass;
     if (is_root) {
-      add_copy(take, input(piece.offset), output(piece.offset), piece.bytes);
+      add_copy(pass, input(piece.offset), output(piece.offset), piece.bytes);
     } else {
       add_receive(take, tree.parent, output(piece.offset), piece.bytes);
     }
     // The farthest child first: it has the most below it.
-    Round pass;
     for (auto child = tree.children.rbegin(); child != tree.children.rend(); ++child) {
       add_send(pass, *child, is_root ? input(piece.offset) : output(piece.offset), piece.bytes);
     }
@@ -69,7 +70,8 @@ Schedule reduce_tree(const PlanRequest& r) {
     }
     return rounds;
   });
-  if (!is_root && !children.empty()) schedule.scratch_bytes = std::min(r.chunk_bytes, r.block_bytes);
+  if (!is_root && !children.empty())
+    schedule.scratch_bytes = std::min(r.chunk_bytes, r.block_bytes);
   return schedule;
 }
 
