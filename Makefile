@@ -1,26 +1,45 @@
-# `make test` builds everything into .venv and build/, and runs the tests. Needs python3 >= 3.11 with venv, g++, cmake.
+# Builds and tests ACCL-N. Everything that is needed goes into .venv; python3 >= 3.11 with venv, g++ and cmake are
+# expected on the machine.
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
+PYTHON := $(BIN)/python
 export PATH := $(BIN):$(PATH)
 export ACCL_TRACE_DIR ?= $(CURDIR)/build
+export CMAKE_BUILD_PARALLEL_LEVEL ?= 2
 
-.PHONY: build test clean
+SOURCES := $(shell find accl python tuner -type f \( -name '*.h' -o -name '*.inc' -o -name '*.cc' -o -name '*.cpp' \
+             -o -name '*.py' -o -name '*.pyi' \) -not -path 'python/accl_py/include/*' 2>/dev/null)
+
+.PHONY: build test sanitize clean
 
 $(VENV)/ready: requirements-dev.txt
-	python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed."; exit 1; }
-	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
-	$(VENV)/bin/pip install -q -r requirements-dev.txt
-	touch $@
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed."; exit 1; }
+	@test -x $(PYTHON) || python3 -m venv $(VENV) || { echo "python3 -m venv failed: install python3-venv."; exit 1; }
+	$(BIN)/pip install -q -r requirements-dev.txt
+	@touch $@
 
-build: $(VENV)/ready
-	cmake --preset dev -G Ninja -DPython_EXECUTABLE=$(BIN)/python
-	cmake --build --preset dev -j 2
+$(VENV)/installed: $(VENV)/ready $(SOURCES) CMakeLists.txt pyproject.toml VERSION
+	$(BIN)/pip install -q --no-build-isolation --no-deps .
+	cd $(VENV) && $(PYTHON) -m accl_py.torch.build
+	@touch $@
+
+build: $(VENV)/installed
 
 test: build
-	ACCL_LOG=error build/dev/accl_unit_tests
-	ACCL_LOG=error build/dev/accl_contract_tests
-	PYTHONPATH=python $(BIN)/python -m accl_py.torch.build
-	PYTHONPATH=python $(BIN)/python -m pytest -q $(addprefix tests/python_torch/test_,layouts.py operations.py point_to_point.py work.py)  # the others need an installed package
+	cmake -S . -B build/test -G Ninja -DACCL_TESTS=ON -DACCL_PYTHON=OFF -DACCL_WERROR=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo
+	cmake --build build/test
+	ACCL_LOG=error build/test/accl_unit_tests
+	ACCL_LOG=error build/test/accl_contract_tests
+	$(PYTHON) -m pytest -q $(wildcard tests/python tests/perf tests/tuner tests/python_torch)
+
+# The C++ tests under the address, undefined-behaviour and thread sanitizers.
+sanitize: $(VENV)/ready
+	for preset in asan tsan; do \
+	  cmake --preset $$preset -G Ninja && cmake --build --preset $$preset && \
+	  for tests in unit contract; do \
+	    ACCL_LOG=error setarch -R build/$$preset/accl_$${tests}_tests || exit 1; \
+	  done || exit 1; \
+	done
 
 clean:
-	rm -rf build python/accl_py/lib python/accl_py/include python/accl_py/*.so
+	rm -rf build $(VENV)/installed python/accl_py/lib python/accl_py/include python/accl_py/*.so
