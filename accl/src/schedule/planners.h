@@ -16,8 +16,9 @@ Schedule all_to_all_direct(const PlanRequest&);
 Schedule gather_direct(const PlanRequest&);
 Schedule scatter_direct(const PlanRequest&);
 
-// two_shot.cc: each rank reduces one part of every segment and sends it to all.
+// two_shot.cc: each rank takes one part of every segment and sends it to all.
 Schedule all_reduce_two_shot(const PlanRequest&);
+Schedule broadcast_two_shot(const PlanRequest&);
 
 // ring.cc: everything goes from rank to rank around a ring.
 Schedule all_reduce_ring(const PlanRequest&);

@@ -43,6 +43,8 @@ constexpr auto kAlgorithms = std::to_array<Algorithm>({
      schedule::broadcast_direct},
     {"ring", C::kBroadcast, false, false, kChunk, "a pipeline from rank to rank",
      schedule::broadcast_ring},
+    {"two_shot", C::kBroadcast, false, false, kChunk,
+     "the root deals out parts, which the others exchange", schedule::broadcast_two_shot},
     {"tree", C::kBroadcast, false, false, kChunk, "a binomial tree below the root",
      schedule::broadcast_tree},
     {"direct", C::kReduce, false, false, kChunk,

@@ -70,8 +70,9 @@ Schedule reduce_tree(const PlanRequest& r) {
     }
     return rounds;
   });
-  if (!is_root && !children.empty())
+  if (!is_root && !children.empty()) {
     schedule.scratch_bytes = std::min(r.chunk_bytes, r.block_bytes);
+  }
   return schedule;
 }
 
