@@ -88,7 +88,7 @@ std::string fresh_name() {
 std::pair<std::string, int> create_locked() {
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::string name = fresh_name();
-    const int fd = ::shm_open(("/" + name).c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    const int fd = ::shm_open(concat("/", name).c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0) {
       if (errno == EEXIST) continue;
       fail("Shared memory could not be created in /dev/shm (is it mounted and writable?)", errno);
@@ -175,7 +175,7 @@ Segment Segment::create(std::size_t bytes) {
 Segment Segment::open(const std::string& name) {
   Segment segment;
   segment.name_ = name;
-  segment.fd_ = ::shm_open(("/" + name).c_str(), O_RDWR | O_CLOEXEC, 0);
+  segment.fd_ = ::shm_open(concat("/", name).c_str(), O_RDWR | O_CLOEXEC, 0);
   if (segment.fd_ < 0) fail(concat("Shared memory segment '", name, "' of a peer could not be opened"), errno);
   segment.mapping_ = LocalMappings::get().find(name);
   if (segment.mapping_ == nullptr) {
@@ -223,7 +223,7 @@ std::size_t Segment::bytes() const noexcept { return mapping_ ? mapping_->bytes(
 
 void Segment::unlink() noexcept {
   if (!std::exchange(linked_, false)) return;
-  ::shm_unlink(("/" + name_).c_str());
+  ::shm_unlink(concat("/", name_).c_str());
 }
 
 bool Segment::owner_alive() const noexcept { return fd_ >= 0 && is_locked(fd_); }
@@ -235,7 +235,7 @@ int remove_stale_segments() noexcept {
   while (const dirent* entry = ::readdir(directory)) {
     const std::string_view name = entry->d_name;
     if (!name.starts_with(kPrefix)) continue;
-    const std::string path = "/" + std::string(name);
+    const std::string path = concat("/", name);
     const int fd = ::shm_open(path.c_str(), O_RDWR | O_CLOEXEC, 0);
     if (fd < 0) continue;  // another user's, or gone already
     if (try_lock(fd) && ::shm_unlink(path.c_str()) == 0) ++removed;

@@ -1,0 +1,1 @@
+"""accl-perf: bandwidth checks in the form of nccl-tests."""

@@ -1,0 +1,263 @@
+"""accl-perf: time, bandwidth and correctness of a collective, in the form of nccl-tests.
+
+Started bare, it starts --ranks processes here; under torchrun, mpirun or srun it is one rank of theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accl_py import __version__
+from accl_py.communicator import Communicator
+from accl_py.errors import AcclError, InvalidArgument
+from accl_py.launch import init
+from accl_py.perf import data, table
+from accl_py.perf.measure import Plan, check, prepare
+from accl_py.perf.sizes import COLLECTIVES, Shape, bandwidths, parse_size, progression
+from accl_py.stores import FileStore
+
+__all__ = ["main"]
+
+EXIT_WRONG = 1  # wrong elements, or bandwidth below --min-bw
+EXIT_USAGE = 2
+EXIT_FAILED = 3  # a rank failed
+_LAUNCHER = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_ALIASES = {"all_to_all": "alltoall", "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+
+
+def _parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="accl-perf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("collective", help=f"one of: {', '.join(COLLECTIVES)}")
+    p.add_argument("-b", "--minbytes", default="32M", help="least size (K, M, G are binary)")
+    p.add_argument("-e", "--maxbytes", default="32M", help="largest size")
+    p.add_argument("-f", "--stepfactor", type=int, default=1, help="factor between sizes; 1: use -i")
+    p.add_argument("-i", "--stepbytes", default="1M", help="bytes between sizes")
+    p.add_argument("-n", "--iters", type=int, default=20, help="timed calls a size")
+    p.add_argument("-w", "--warmup_iters", type=int, default=1, help="calls before them")
+    p.add_argument("-c", "--check", type=int, default=1, help="0: do not check results")
+    p.add_argument("-o", "--op", default="sum", help=f"one of: {', '.join(data.OPERATIONS)}, all")
+    p.add_argument("-d", "--datatype", default="float", help=f"one of: {', '.join(data.DTYPES)}, all")
+    p.add_argument("-r", "--root", type=int, default=0, help="root; -1: every rank in turn")
+    p.add_argument("-z", "--blocking", type=int, default=0, help="1: a barrier between the timed calls' batches")
+    p.add_argument("-a", "--average", type=int, default=1, help="time of: 0 rank 0, 1 average, 2 least, 3 most")
+    p.add_argument("-T", "--timeout", type=float, default=0, help="seconds of each call; 0: 30 minutes")
+    p.add_argument("-J", "--output_file", default=None, help="write JSON, too")
+    p.add_argument("--ranks", type=int, default=2, help="processes to start, where no launcher does")
+    p.add_argument("--rules", default=None, help="a rules file")
+    p.add_argument("--algorithm", default=None, help="force an algorithm (docs/algorithms.md)")
+    p.add_argument("--protocol", default=None, help="force a protocol: inline or bulk")
+    p.add_argument("--chunk", default=None, help="force a chunk size in bytes")
+    p.add_argument("--against", default=None, metavar="BACKEND", help="compare with a torch backend, in one interleaved run")
+    p.add_argument("--local-rank", type=int, default=None, help=argparse.SUPPRESS)
+    p.add_argument("--local-store", default=None, help=argparse.SUPPRESS)
+    return p
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command. Exit codes: 0 good, 1 wrong results, 2 bad arguments, 3 a rank failed."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(words)
+    try:
+        shape = _validate(options)
+        if options.local_rank is None and not any(name in os.environ for name in _LAUNCHER):
+            return _start_ranks(words, options.ranks)
+        return _run(options, shape)
+    except InvalidArgument as error:
+        print(f"accl-perf: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except AcclError as error:
+        print(f"accl-perf: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _validate(o: argparse.Namespace) -> Shape:
+    name = _ALIASES.get(o.collective, o.collective)
+    if name not in COLLECTIVES:
+        raise InvalidArgument(f"Collective '{o.collective}' is unknown; expected one of: {', '.join(COLLECTIVES)}.")
+    o.first, o.last = parse_size(o.minbytes, "-b"), parse_size(o.maxbytes, "-e")
+    o.increment = parse_size(o.stepbytes, "-i")
+    o.chunk_bytes = None if o.chunk is None else parse_size(o.chunk, "--chunk")
+    if o.first > o.last:
+        raise InvalidArgument(f"-b {o.minbytes} is above -e {o.maxbytes}.")
+    if o.stepfactor <= 1 and o.increment == 0:
+        raise InvalidArgument("-i is 0; expected bytes above 0, or a factor -f above 1.")
+    for value, flag, least in ((o.iters, "-n", 1), (o.warmup_iters, "-w", 0), (o.ranks, "--ranks", 1), (o.stepfactor, "-f", 1)):
+        if value < least:
+            raise InvalidArgument(f"{flag} is {value}; expected at least {least}.")
+    if o.average not in (0, 1, 2, 3):
+        raise InvalidArgument(f"-a is {o.average}; expected 0, 1, 2 or 3.")
+    for value, flag, known in ((o.op, "-o", data.OPERATIONS), (o.datatype, "-d", data.DTYPES)):
+        if value not in known and value != "all":
+            raise InvalidArgument(f"{flag} is '{value}'; expected one of: {', '.join(known)}, all.")
+    return COLLECTIVES[name]
+
+
+def _start_ranks(words: list[str], ranks: int) -> int:
+    """Starts the ranks here; when one fails, the others are ended."""
+    with tempfile.TemporaryDirectory(prefix="accl-perf-") as directory:
+        command = [sys.executable, "-m", "accl_py.perf.cli", *words, "--local-store", directory, "--local-rank"]
+        processes = [subprocess.Popen([*command, str(rank)]) for rank in range(ranks)]
+        try:
+            while any(p.poll() is None for p in processes):
+                failed = [r for r, p in enumerate(processes) if p.poll() not in (None, 0, EXIT_WRONG)]
+                if failed:
+                    time.sleep(2)  # the others notice, and say so
+                    break
+                time.sleep(0.01)
+        finally:
+            for p in processes:
+                if p.poll() is None:
+                    p.kill()
+                p.wait()
+        codes = [p.returncode for p in processes]
+    for rank, code in enumerate(codes):
+        if code < 0:
+            print(f"accl-perf: rank {rank} was ended by signal {-code}.", file=sys.stderr)
+            return EXIT_FAILED
+    return max(codes)
+
+
+def _run(o: argparse.Namespace, shape: Shape) -> int:
+    settings: dict[str, Any] = {"rules": o.rules, "name": "accl-perf"}
+    if o.timeout:
+        settings["timeout"] = o.timeout
+    if o.local_rank is not None:
+        comm = Communicator.from_store(FileStore(o.local_store), o.local_rank, o.ranks, **settings)
+    else:
+        comm = init(**settings)
+    if o.root >= comm.size or o.root < -1:
+        raise InvalidArgument(f"-r is {o.root}; expected 0 to {comm.size - 1}, or -1 for every rank in turn.")
+    with comm:
+        rival = None
+        if o.against:
+            from accl_py.torch.rival import Rival
+
+            rival = Rival(o.against, comm, shape.method)
+        rows = _measure_all(o, shape, comm, rival)
+        wrong = sum(h.wrong or 0 for row in rows for h in (row.out_of_place, row.in_place) if h is not None)
+        if comm.rank == 0:
+            _finish(o, comm, rows, wrong)
+        comm.barrier()
+    return EXIT_WRONG if wrong else 0
+
+
+def _measure_all(o: argparse.Namespace, shape: Shape, comm: Communicator, rival: Any) -> list[table.Row]:
+    if comm.rank == 0:
+        _print_header(o, shape, comm)
+    operations = (list(data.OPERATIONS) if o.op == "all" else [o.op]) if shape.reducing else ["none"]
+    dtypes = list(data.DTYPES) if o.datatype == "all" else [o.datatype]
+    roots = (range(comm.size) if o.root == -1 else [o.root]) if shape.rooted else [-1]
+    forced = {k: v for k, v in (("algorithm", o.algorithm), ("protocol", o.protocol), ("chunk_bytes", o.chunk_bytes)) if v is not None}
+    rows = []
+    for size in progression(o.first, o.last, o.stepfactor, o.increment):
+        for dtype in dtypes:
+            itemsize = np.dtype(data.DTYPES[dtype]).itemsize
+            count = shape.count(size, itemsize, comm.size)
+            for op in operations:
+                for root in roots:
+                    plan = Plan(shape, count, dtype, op, max(root, 0), forced)
+                    row = _measure(o, plan, comm, shape.bytes(count, itemsize, comm.size), root, len(rows), rival)
+                    rows.append(row)
+                    if comm.rank == 0:
+                        print(table.line(row), flush=True)
+    return rows
+
+
+def _measure(
+    o: argparse.Namespace, plan: Plan, comm: Communicator, size: int, root: int, seed: int, rival: Any
+) -> table.Row:
+    halves: list[table.Half | None] = []
+    against = None
+    for in_place in (False, True):
+        timed = prepare(plan, comm, seed * 2 + in_place, in_place)
+        if timed is None:
+            halves.append(None)
+            continue
+        wrong = int(_over_ranks(comm, float(check(timed)), "sum")) if o.check else None
+        timed.time(o.warmup_iters)
+        if rival is not None and not in_place:
+            mine, theirs = rival.race(plan.count, data.DTYPES[plan.dtype], plan.root, o.iters, o.warmup_iters)
+            seconds = _over_ranks(comm, mine, "max")
+            other = _over_ranks(comm, theirs, "max")
+            against = (other, bandwidths(plan.shape, size, other, comm.size)[1])
+        else:
+            comm.barrier()
+            seconds = timed.time(o.iters) / o.iters
+            if o.blocking:
+                comm.barrier()
+            seconds = _average(comm, seconds, o.average)
+        halves.append(table.Half(seconds, *bandwidths(plan.shape, size, seconds, comm.size), wrong))
+    out_of_place = halves[0]
+    assert out_of_place is not None
+    return table.Row(size, plan.count, plan.dtype, plan.op, root, out_of_place, halves[1], against)
+
+
+def _over_ranks(comm: Communicator, value: float, op: str) -> float:
+    return float(comm.all_reduce(np.array([value]), op=op)[0])
+
+
+def _average(comm: Communicator, seconds: float, mode: int) -> float:
+    if mode == 0:
+        return float(comm.broadcast(np.array([seconds]))[0])
+    return _over_ranks(comm, seconds, {1: "avg", 2: "min", 3: "max"}[mode])
+
+
+def _print_header(o: argparse.Namespace, shape: Shape, comm: Communicator) -> None:
+    step = f"{o.stepfactor}(factor)" if o.stepfactor > 1 else f"{o.increment}(bytes)"
+    print(f"# accl-perf version {__version__} (form of nccl-tests 2.19)")
+    print(f"# Collective test starting: {shape.name}_perf")
+    print(
+        f"# nThread 1 nGpus 1 minBytes {o.first} maxBytes {o.last} step: {step} warmup iters: {o.warmup_iters} "
+        f"iters: {o.iters} agg iters: 1 validation: {o.check} graph: 0"
+    )
+    print("#\n# Using devices")
+    for rank in range(comm.size):
+        pid = os.getpid() if rank == comm.rank else 0
+        print(f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {socket.gethostname():>10} device  0 [0x00] cpu")
+    print("#")
+    print("\n".join(table.header(o.against)), flush=True)
+
+
+def _finish(o: argparse.Namespace, comm: Communicator, rows: list[table.Row], wrong: int) -> None:
+    halves = [h for row in rows for h in (row.out_of_place, row.in_place) if h is not None]
+    average = sum(h.busbw for h in halves) / max(len(halves), 1)
+    print(f"# Out of bounds values : {wrong} {'OK' if wrong == 0 else 'FAILED'}")
+    print(f"# Avg bus bandwidth    : {average:g}\n#", flush=True)
+    if o.output_file is None:
+        return
+    document = {
+        "version": 3,
+        "args": sys.argv,
+        "env": [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith("ACCL_")],
+        "config": {"nranks": comm.size, "iters": o.iters, "warmup_iters": o.warmup_iters},
+        "results": [table.json_row(row) for row in rows],
+        "out_of_bounds": {"count": wrong, "okay": "true" if wrong == 0 else "false"},
+        "average_bus_bandwidth": {"bandwidth": average, "okay": "true"},
+    }
+    _free_path(Path(o.output_file)).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _free_path(path: Path) -> Path:
+    """The path, or path.0, path.1, ... where that exists: nothing is overwritten."""
+    candidate, number = path, 0
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}.{number}"), number + 1
+    return candidate
+
+
+if __name__ == "__main__":
+    sys.exit(main())
