@@ -32,8 +32,10 @@ struct CommunicatorOptions {
   Milliseconds timeout{30 * 60 * 1000};
   // Appears in errors, log lines and the trace.
   std::string name = "world";
-  // Rules to use; null: the file that ACCL_RULES names, else the defaults.
+  // Rules to use; null: rules_file, else the file that ACCL_RULES names, else the defaults.
   std::shared_ptr<const Rules> rules;
+  // A file read while the communicator is made, so that the other ranks hear of it where it cannot be.
+  std::string rules_file;
 };
 
 // A buffer of a call: contiguous memory, or one block a rank (lists of tensors go without a copy).

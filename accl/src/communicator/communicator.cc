@@ -49,7 +49,7 @@ void check(int rank, int size, const CommunicatorOptions& options) {
 
 std::shared_ptr<const Rules> rules_of(const CommunicatorOptions& options) {
   if (options.rules != nullptr) return options.rules;
-  const std::string& path = environment().rules;
+  const std::string& path = options.rules_file.empty() ? environment().rules : options.rules_file;
   if (path.empty()) return {std::shared_ptr<const Rules>{}, &Rules::defaults()};
   return std::make_shared<const Rules>(Rules::load(path));
 }
