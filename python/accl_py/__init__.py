@@ -1,8 +1,8 @@
 """ACCL-N: collective communication for PyTorch and array programs.
 
-    import accl_py
-    comm = accl_py.init()            # under torchrun, mpirun or srun
-    comm.all_reduce(x)               # x: numpy array, torch CPU tensor, anything with DLPack
+import accl_py
+comm = accl_py.init()            # under torchrun, mpirun or srun
+comm.all_reduce(x)               # x: numpy array, torch CPU tensor, anything with DLPack
 """
 
 from accl_py import errors, rules, schedule

@@ -1,12 +1,13 @@
 """Views of arrays: address, shape, strides and dtype of whatever the caller has.
 
-numpy arrays, torch CPU tensors (torch is never imported here), and anything that numpy can view through the buffer
-protocol or DLPack. A view never owns memory; it holds the array.
+numpy arrays, torch CPU tensors (torch is never imported here), and anything that numpy can view
+through the buffer protocol or DLPack. A view never owns memory; it holds the array.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,18 @@ import numpy as np
 from accl_py import _core
 from accl_py.errors import InvalidArgument
 
-__all__ = ["View", "like", "view"]
+__all__ = ["View", "contiguous", "copy_back", "like", "view"]
 
 DType = _core.DType
 
 _NUMPY_DTYPES = {
     np.dtype(name): getattr(DType, name)
     for name in (
-        "float64 float32 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool complex64 complex128".split()
+        "float64 float32 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool "
+        "complex64 complex128".split()
     )
 }
-# ml_dtypes register these with numpy; they are matched by name, so that the package is not needed here.
+# ml_dtypes registers these with numpy; matched by name, so that the package is not needed here.
 _NUMPY_EXTENSIONS = {
     "bfloat16": DType.bfloat16,
     "float8_e4m3fn": DType.float8_e4m3fn,
@@ -32,13 +34,16 @@ _NUMPY_EXTENSIONS = {
 }
 _TORCH_NAMES = {f"torch.{name}": value for name, value in DType.__members__.items()}
 _SIZES = {value: _core.size_of(value) for value in DType.__members__.values()}
+_DLPACK_HOST = 1
+_MOST_OFFSETS = 1 << 22  # elements of an odd view that are looked at one by one
 
 
 @dataclass(slots=True)
 class View:
     """One array of the caller's. Sizes in elements, address in bytes."""
 
-    array: Any
+    array: Any  # the caller's object
+    memory: Any  # it as a numpy array or torch tensor
     address: int
     shape: tuple[int, ...]
     dtype: DType
@@ -60,15 +65,23 @@ class View:
         return _SIZES[self.dtype]
 
 
+@cache
+def _is_torch_type(kind: type) -> bool:
+    return any(c.__module__ == "torch" and c.__name__ == "Tensor" for c in kind.__mro__)
+
+
 def is_torch(array: Any) -> bool:
     """Whether it is a torch tensor, without importing torch."""
-    return type(array).__module__.partition(".")[0] == "torch" and hasattr(array, "data_ptr")
+    return _is_torch_type(type(array))
 
 
 def view(array: Any, name: str, *, writable: bool = False) -> View:
-    """Views an array. Raises InvalidArgument where it is none, is on a device, or has a dtype that is not supported.
+    """Views an array.
 
-    writable: it will be written; read-only and overlapping (expanded) memory is refused.
+    writable: it will be written; read-only memory, and elements that share memory (as in expanded
+        tensors), are refused.
+    Raises InvalidArgument where it is no array, is on a device, or has a dtype that is not
+    supported; `name` is what the message calls it.
     """
     if isinstance(array, np.ndarray):
         return _numpy_view(array, array, name, writable)
@@ -79,57 +92,101 @@ def view(array: Any, name: str, *, writable: bool = False) -> View:
 
 def _as_numpy(array: Any, name: str) -> np.ndarray[Any, Any]:
     if hasattr(array, "__dlpack__"):
-        device = getattr(array, "__dlpack_device__", lambda: (1, 0))()
-        if device[0] != 1:
-            raise InvalidArgument(f"{name} is on a device; this version moves memory of the host only. Copy it to the host first.")
+        device = getattr(array, "__dlpack_device__", lambda: (_DLPACK_HOST, 0))()
+        if device[0] != _DLPACK_HOST:
+            raise InvalidArgument(
+                f"{name} is on a device; this version moves memory of the host only. "
+                "Copy it to the host first."
+            )
         try:
             return np.from_dlpack(array)
-        except (TypeError, RuntimeError, BufferError) as error:
-            raise InvalidArgument(f"{name} ({type(array).__name__}) could not be viewed through DLPack: {error}.") from error
+        except (TypeError, RuntimeError, BufferError, ValueError) as error:
+            raise InvalidArgument(
+                f"{name} ({type(array).__name__}) could not be viewed through DLPack: {error}"
+            ) from error
     try:
         memory = memoryview(array)
-    except TypeError:
+    except (TypeError, BufferError):
         raise InvalidArgument(
-            f"{name} is a {type(array).__name__}; expected a numpy array, a torch CPU tensor, or anything with DLPack or "
-            "the buffer protocol."
+            f"{name} is a {type(array).__name__}; expected a numpy array, a torch CPU tensor, or "
+            "anything with DLPack or the buffer protocol."
         ) from None
-    return np.asarray(memory)
+    try:
+        return np.asarray(memory)
+    except ValueError as error:  # a format that numpy does not know
+        raise InvalidArgument(
+            f"{name} ({type(array).__name__}) has elements of format '{memory.format}'; "
+            f"expected one of: {_names()}."
+        ) from error
 
 
 def _numpy_view(array: Any, a: np.ndarray[Any, Any], name: str, writable: bool) -> View:
     dtype = _NUMPY_DTYPES.get(a.dtype)
     if dtype is None:
-        dtype = _NUMPY_EXTENSIONS.get(a.dtype.name)
-        if dtype is None or not a.dtype.isnative:
-            raise InvalidArgument(f"{name} has dtype {a.dtype.str if a.dtype.isbuiltin != 1 else a.dtype}; expected one of: {_names()} in native byte order.")
+        dtype = _NUMPY_EXTENSIONS.get(a.dtype.name) if a.dtype.isnative else None
+        if dtype is None:
+            text = str(a.dtype) if a.dtype.isnative else f"{a.dtype.name} of foreign byte order"
+            raise InvalidArgument(
+                f"{name} has dtype {text}; expected one of: {_names()}, in native byte order."
+            )
     if writable:
         if not a.flags.writeable:
             raise InvalidArgument(f"{name} is read-only, but it would be written.")
-        _refuse_overlap(name, a.shape, a.strides)
-    return View(array, a.ctypes.data, a.shape, dtype, a.flags.c_contiguous, not a.flags.writeable, False)
+        _refuse_overlap(name, a.shape, a.strides, a.itemsize)
+    whole = a.flags.c_contiguous and a.flags.aligned
+    return View(array, a, a.ctypes.data, a.shape, dtype, whole, not a.flags.writeable, False)
 
 
 def _torch_view(t: Any, name: str, writable: bool) -> View:
     if t.device.type != "cpu":
-        raise InvalidArgument(f"{name} is on {t.device}; this version moves CPU tensors only. Use .cpu() first.")
+        raise InvalidArgument(
+            f"{name} is on {t.device}; this version moves CPU tensors only. Use .cpu() first."
+        )
     if str(t.layout) != "torch.strided":
         raise InvalidArgument(f"{name} is {t.layout}; expected a dense tensor.")
     dtype = _TORCH_NAMES.get(str(t.dtype))
     if dtype is None:
         raise InvalidArgument(f"{name} has dtype {t.dtype}; expected one of: {_names()}.")
     shape = tuple(t.shape)
+    memory = t.detach()
     if writable:
-        if t.requires_grad and t.is_leaf and not t.is_inference():
-            t = t.detach()
         size = t.element_size()
-        _refuse_overlap(name, shape, tuple(s * size for s in t.stride()))
-    return View(t, t.data_ptr(), shape, dtype, t.is_contiguous() and not t.is_conj() and not t.is_neg(), False, True)
+        _refuse_overlap(name, shape, tuple(s * size for s in t.stride()), size)
+    whole = t.is_contiguous() and not t.is_conj() and not t.is_neg()
+    return View(t, memory, t.data_ptr(), shape, dtype, whole, False, True)
 
 
-def _refuse_overlap(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    # Elements that share memory: a dimension of stride 0, as expand() and broadcast_to() make.
-    if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
-        raise InvalidArgument(f"{name} has elements that share memory (strides {strides}); expected one of its own for each. Copy it first.")
+def _refuse_overlap(
+    name: str, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+) -> None:
+    """Refuses views some of whose elements share memory, as expand() and broadcast_to() make."""
+    if 0 in shape:
+        return
+    dimensions = sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1)
+    reach = itemsize  # bytes that the dimensions so far span
+    for stride, n in dimensions:
+        if stride < reach:
+            break
+        reach += stride * (n - 1)
+    else:
+        return
+    if dimensions[0][0] >= itemsize and not _elements_meet(dimensions, itemsize):
+        return
+    raise InvalidArgument(
+        f"{name} has elements that share memory (shape {shape}, strides {strides} bytes), but it "
+        "would be written; copy it first."
+    )
+
+
+def _elements_meet(dimensions: list[tuple[int, int]], itemsize: int) -> bool:
+    """Looks at every element; views too large for that are taken to be sound."""
+    offsets = np.zeros(1, np.int64)
+    for stride, n in dimensions:
+        if offsets.size * n > _MOST_OFFSETS:
+            return False
+        offsets = np.add.outer(offsets, np.arange(n) * stride).ravel()
+    offsets.sort()
+    return bool((np.diff(offsets) < itemsize).any())
 
 
 def _names() -> str:
@@ -139,24 +196,22 @@ def _names() -> str:
 def like(v: View, shape: tuple[int, ...]) -> Any:
     """A new, contiguous array of the same kind and dtype, uninitialised."""
     if v.is_torch:
-        return v.array.new_empty(shape)
-    dtype = v.array.dtype if isinstance(v.array, np.ndarray) else np.asarray(v.array).dtype
-    return np.empty(shape, dtype)
+        return v.memory.new_empty(shape)
+    return np.empty(shape, v.memory.dtype)
 
 
 def contiguous(v: View) -> Any:
     """The array itself where it is contiguous, else a copy in logical (row-major) order."""
     if v.contiguous:
-        return v.array
+        return v.memory
     if v.is_torch:
-        return v.array.detach().resolve_conj().resolve_neg().contiguous()
-    return np.ascontiguousarray(v.array)
+        return v.memory.resolve_conj().resolve_neg().contiguous()
+    return np.array(v.memory, order="C", copy=True)
 
 
 def copy_back(v: View, staged: Any) -> None:
     """Copies a staged result into the caller's array."""
     if v.is_torch:
-        v.array.detach().copy_(staged.reshape(v.shape))
+        v.memory.copy_(staged)
     else:
-        target = v.array if isinstance(v.array, np.ndarray) else _as_numpy(v.array, "out")
-        target[...] = staged.reshape(v.shape)
+        v.memory[...] = staged

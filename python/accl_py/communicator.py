@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from os import PathLike, fspath
-from typing import Any, NoReturn, TypedDict, Unpack
+from numbers import Real
+from operator import index
+from os import PathLike
+from threading import Lock
+from typing import Any, NoReturn, SupportsFloat, TypedDict, Unpack
 
 from accl_py import _core
 from accl_py.arrays import View, contiguous, copy_back, like, view
-from accl_py.errors import AcclError, InvalidArgument
+from accl_py.errors import AcclError, InvalidArgument, TimeoutError
 from accl_py.stores import StoreAdapter
 
 __all__ = ["ANY_SOURCE", "CallOptions", "Communicator", "Group", "PreparedCall", "Work"]
@@ -38,12 +42,14 @@ class CallOptions(TypedDict, total=False):
     async_op: bool
 
 
+_INT_MAX = 2**31 - 1
+_SIZE_MAX = 2**62
 _OPTION_NAMES = frozenset(CallOptions.__annotations__)
 
 
 def _seconds(timeout: float | timedelta, name: str = "timeout") -> float:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
+    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not seconds > 0:
         raise InvalidArgument(f"{name} is {timeout!r}; expected seconds above 0 or a timedelta.")
     return float(seconds)
 
@@ -53,7 +59,9 @@ def _core_options(options: CallOptions) -> dict[str, Any]:
     if not options:
         return {}
     if unknown := options.keys() - _OPTION_NAMES:
-        raise InvalidArgument(f"Option {sorted(unknown)[0]!r} is unknown; expected one of: {', '.join(sorted(_OPTION_NAMES))}.")
+        raise InvalidArgument(
+            f"Option {sorted(unknown)[0]!r} is unknown; expected one of: {', '.join(sorted(_OPTION_NAMES))}."
+        )
     result: dict[str, Any] = {}
     for word in ("algorithm", "protocol"):
         value = options.get(word)
@@ -64,7 +72,7 @@ def _core_options(options: CallOptions) -> dict[str, Any]:
         result[word] = value
     chunk = options.get("chunk_bytes")
     if chunk is not None:
-        result["chunk_bytes"] = _integer(chunk, "chunk_bytes", 0)
+        result["chunk_bytes"] = _integer(chunk, "chunk_bytes", 0, _SIZE_MAX)
     timeout = options.get("timeout")
     if timeout is not None:
         result["timeout"] = _seconds(timeout)
@@ -73,20 +81,24 @@ def _core_options(options: CallOptions) -> dict[str, Any]:
     return result
 
 
-def _integer(value: Any, name: str, least: int | None = None) -> int:
+def _integer(value: Any, name: str, least: int = -_INT_MAX - 1, most: int = _INT_MAX) -> int:
     try:
-        number = value.__index__()
-    except AttributeError:
+        number = index(value)
+    except TypeError:
         raise InvalidArgument(f"{name} is {value!r}; expected an integer.") from None
-    if least is not None and number < least:
+    if number < least:
         raise InvalidArgument(f"{name} is {number}; expected at least {least}.")
-    return int(number)
+    if number > most:
+        raise InvalidArgument(f"{name} is {number}; expected at most {most}.")
+    return number
 
 
 def _counts(values: Sequence[int] | None, name: str, size: int) -> list[int] | None:
     if values is None:
         return None
-    counts = [_integer(v, f"{name}[{i}]", 0) for i, v in enumerate(values)]
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise InvalidArgument(f"{name} is {values!r}; expected a list of one integer a rank.")
+    counts = [_integer(v, f"{name}[{i}]", 0, _SIZE_MAX) for i, v in enumerate(values)]
     if len(counts) != size:
         raise InvalidArgument(f"{name} has {len(counts)} entries; expected one a rank: {size}.")
     return counts
@@ -95,10 +107,17 @@ def _counts(values: Sequence[int] | None, name: str, size: int) -> list[int] | N
 class Work:
     """A call under way. May be dropped: it completes all the same, and its arrays are kept until then."""
 
-    def __init__(self, work: _core.Work, result: Any, finish: Callable[[], None] | None) -> None:
+    def __init__(self, work: _core.Work, result: Any, staged: list[_Staged]) -> None:
         self._work = work
         self._result = result
-        self._finish = finish
+        self._staged = staged  # results that are still to be copied back
+        self._finishing = Lock()
+
+    def __del__(self) -> None:
+        # Dropped under way: the results are copied back once they are there.
+        if self._staged:
+            work, staged = self._work, self._staged
+            work.on_complete(lambda: None if work.failed() else _finish_all(staged))
 
     def wait(self, timeout: float | timedelta | None = None) -> Any:
         """Waits and returns the call's result.
@@ -107,17 +126,25 @@ class Work:
         on and may be waited for again.
         """
         if not self._work.wait(None if timeout is None else _seconds(timeout)):
-            from accl_py.errors import TimeoutError
-
-            raise TimeoutError(f"The call (#{self.sequence}) was not complete after {timeout} s; it goes on.")
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            finish()
+            raise TimeoutError(
+                f"The call (#{self.sequence}) was not complete after {timeout} s; it goes on."
+            )
+        self._copy_back()
         return self._result
+
+    def _copy_back(self) -> None:
+        if self._staged:
+            with self._finishing:
+                staged, self._staged = self._staged, []
+                _finish_all(staged)
 
     def done(self) -> bool:
         """Whether it is complete, with or without an error."""
-        return self._work.done()
+        if not self._work.done():
+            return False
+        if not self._work.failed():
+            self._copy_back()
+        return True
 
     @property
     def result(self) -> Any:
@@ -147,20 +174,22 @@ class _Staged:
 
     def __init__(self, v: View, *, read: bool) -> None:
         self.caller = v
-        if v.contiguous:
-            self.memory = v.array
-            self.address = v.address
-        else:
+        self.staged = not v.contiguous
+        if self.staged:
             self.memory = contiguous(v) if read else like(v, v.shape)
             self.address = view(self.memory, "staging").address
-
-    @property
-    def staged(self) -> bool:
-        return self.memory is not self.caller.array
+        else:
+            self.memory = v.memory
+            self.address = v.address
 
     def finish(self) -> None:
         if self.staged:
             copy_back(self.caller, self.memory)
+
+
+def _finish_all(outputs: list[_Staged]) -> None:
+    for staged in outputs:
+        staged.finish()
 
 
 class Group:
@@ -171,24 +200,30 @@ class Group:
         self._calls: list[_core.Call] = []
         self._keep: list[Any] = []
         self._finish: list[_Staged] = []
+        self._open = True
 
     def send(self, x: Any, peer: int, *, tag: int = 0) -> None:
         """Adds a send; as Communicator.send."""
+        self._check_open()
         call, staged = self._communicator._message(_C.send, x, peer, tag, {})
         self._calls.append(call)
         self._keep.append(staged)
 
     def recv(self, x: Any, peer: int = ANY_SOURCE, *, tag: int = 0) -> None:
         """Adds a receive; as Communicator.recv."""
+        self._check_open()
         call, staged = self._communicator._message(_C.recv, x, peer, tag, {})
         self._calls.append(call)
         self._keep.append(staged)
         self._finish.append(staged)
 
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidArgument("This group has been posted already; open another one.")
+
     def _run(self) -> None:
         self._communicator._handle.post_group(self._calls, self._keep).wait()
-        for staged in self._finish:
-            staged.finish()
+        _finish_all(self._finish)
 
 
 class Communicator:
@@ -226,14 +261,25 @@ class Communicator:
         Raises InvalidArgument, MismatchError (sizes, versions or rules differ), TimeoutError, StoreError, PeerError,
         RulesError, AcclSystemError.
         """
+        rules_file = ""
         if isinstance(rules, (str, PathLike)):
-            rules = Rules.load(fspath(rules))
+            rules, rules_file = None, os.fsdecode(rules)
+            if not rules_file:
+                raise InvalidArgument("rules is an empty path; expected that of a rules file.")
         if rules is not None and not isinstance(rules, Rules):
-            raise InvalidArgument(f"rules is {rules!r}; expected Rules, the path of a file, or None.")
+            raise InvalidArgument(
+                f"rules is {rules!r}; expected Rules, the path of a file, or None."
+            )
         if not isinstance(name, str) or not name or "\n" in name:
             raise InvalidArgument(f"name is {name!r}; expected a text of one line.")
         handle = _core.Communicator.create(
-            StoreAdapter(store), _integer(rank, "rank"), _integer(size, "size"), _seconds(timeout), name, rules
+            StoreAdapter(store),
+            _integer(rank, "rank"),
+            _integer(size, "size"),
+            _seconds(timeout),
+            name,
+            rules,
+            rules_file,
         )
         return cls(handle)
 
@@ -284,7 +330,9 @@ class Communicator:
         return f"<accl_py.Communicator '{self.name}', rank {self.rank} of {self.size}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("A Communicator cannot be pickled: it is bound to this process. Make one in each process.")
+        raise TypeError(
+            "A Communicator cannot be pickled: it is bound to this process. Make one in each process."
+        )
 
     def __enter__(self) -> Communicator:
         return self
@@ -298,7 +346,13 @@ class Communicator:
     # ---- collectives ----
 
     def all_reduce(
-        self, x: Any, out: Any = None, *, op: str = "sum", factor: float = 1.0, **options: Unpack[CallOptions]
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        op: str = "sum",
+        factor: float = 1.0,
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Reduces `x` over all ranks; every rank gets the result.
 
@@ -309,7 +363,14 @@ class Communicator:
         return self._execute(self._reduction(_C.all_reduce, x, out, op, factor, options), options)
 
     def reduce(
-        self, x: Any, out: Any = None, *, root: int = 0, op: str = "sum", factor: float = 1.0, **options: Unpack[CallOptions]
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        op: str = "sum",
+        factor: float = 1.0,
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Reduces `x` over all ranks to `root`; op and factor as in all_reduce.
 
@@ -319,20 +380,37 @@ class Communicator:
         self._check_root(root)
         if self.rank != root:
             source = _Staged(view(x, "x"), read=True)
-            call = self._call(_C.reduce, source, None, options, count=source.caller.count, root=root, **self._op(op, factor))
+            call = self._call(
+                _C.reduce,
+                source,
+                None,
+                options,
+                count=source.caller.count,
+                root=root,
+                **self._op(op, factor),
+            )
             return self._execute((call, [source], [], None), options)
-        return self._execute(self._reduction(_C.reduce, x, out, op, factor, options, root=root), options)
+        return self._execute(
+            self._reduction(_C.reduce, x, out, op, factor, options, root=root), options
+        )
 
     def broadcast(self, x: Any, *, root: int = 0, **options: Unpack[CallOptions]) -> Any:
         """Copies the root's `x` into every rank's; shape and dtype the same everywhere. In place; returns x."""
         self._check_root(root)
         is_root = self.rank == root
         staged = _Staged(view(x, "x", writable=not is_root), read=is_root)
-        call = self._call(_C.broadcast, staged, staged, options, count=staged.caller.count, root=root)
+        call = self._call(
+            _C.broadcast, staged, staged, options, count=staged.caller.count, root=root
+        )
         return self._execute((call, [staged], [] if is_root else [staged], x), options)
 
     def all_gather(
-        self, x: Any, out: Any = None, *, counts: Sequence[int] | None = None, **options: Unpack[CallOptions]
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        counts: Sequence[int] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Gathers every rank's `x` on every rank.
 
@@ -342,7 +420,13 @@ class Communicator:
         return self._execute(self._gathering(_C.all_gather, x, out, counts, 0, options), options)
 
     def gather(
-        self, x: Any, out: Any = None, *, root: int = 0, counts: Sequence[int] | None = None, **options: Unpack[CallOptions]
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Gathers every rank's `x` on `root`; shapes as in all_gather. Returns None elsewhere."""
         self._check_root(root)
@@ -370,11 +454,19 @@ class Communicator:
         """
         source = _Staged(view(x, "x"), read=True)
         target, call_counts = self._part(source.caller, out, counts)
-        call = self._call(_C.reduce_scatter, source, target, options, **call_counts, **self._op(op, factor))
+        call = self._call(
+            _C.reduce_scatter, source, target, options, **call_counts, **self._op(op, factor)
+        )
         return self._execute((call, [source, target], [target], target.caller.array), options)
 
     def scatter(
-        self, x: Any, out: Any = None, *, root: int = 0, counts: Sequence[int] | None = None, **options: Unpack[CallOptions]
+        self,
+        x: Any,
+        out: Any = None,
+        *,
+        root: int = 0,
+        counts: Sequence[int] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Gives each rank its part of the root's `x`.
 
@@ -384,7 +476,9 @@ class Communicator:
         self._check_root(root)
         if self.rank != root:
             if out is None:
-                raise InvalidArgument(f"out is missing on rank {self.rank}: only the root {root} knows the shape of its part.")
+                raise InvalidArgument(
+                    f"out is missing on rank {self.rank}: only the root {root} knows the shape of its part."
+                )
             target = _Staged(view(out, "out", writable=True), read=False)
             uneven = self._uneven(target.caller, counts, self.rank)
             call = self._call(_C.scatter, None, target, options, root=root, **uneven)
@@ -411,7 +505,9 @@ class Communicator:
         source = _Staged(view(x, "x"), read=True)
         shape = source.caller.shape
         if not shape:
-            raise InvalidArgument("x has no dimension; expected at least one, whose parts go to the ranks.")
+            raise InvalidArgument(
+                "x has no dimension; expected at least one, whose parts go to the ranks."
+            )
         row = _row_elements(shape)
         send = _counts(send_counts, "send_counts", self._size)
         receive = _counts(receive_counts, "receive_counts", self._size)
@@ -419,15 +515,24 @@ class Communicator:
             raise InvalidArgument("send_counts and receive_counts must be given together.")
         if send is not None and receive is not None:
             if sum(send) != shape[0]:
-                raise InvalidArgument(f"send_counts sum to {sum(send)}, but x has a first dimension of {shape[0]}.")
+                raise InvalidArgument(
+                    f"send_counts sum to {sum(send)}, but x has a first dimension of {shape[0]}."
+                )
             target = self._target(source.caller, out, [(sum(receive), *shape[1:])])
-            sizes = {"counts": [c * row for c in send], "receive_counts": [c * row for c in receive]}
+            sizes = {
+                "counts": [c * row for c in send],
+                "receive_counts": [c * row for c in receive],
+            }
             call = self._call(_C.all_to_all, source, target, options, **sizes)
         else:
             if shape[0] % self._size:
-                raise InvalidArgument(f"x has a first dimension of {shape[0]}, which {self._size} ranks do not divide; give counts.")
+                raise InvalidArgument(
+                    f"x has a first dimension of {shape[0]}, which {self._size} ranks do not divide; give counts."
+                )
             target = self._target(source.caller, out, [shape])
-            call = self._call(_C.all_to_all, source, target, options, count=source.caller.count // self._size)
+            call = self._call(
+                _C.all_to_all, source, target, options, count=source.caller.count // self._size
+            )
         return self._execute((call, [source, target], [target], target.caller.array), options)
 
     def barrier(self, **options: Unpack[CallOptions]) -> Any:
@@ -441,7 +546,9 @@ class Communicator:
         call, staged = self._message(_C.send, x, peer, tag, options)
         return self._execute((call, [staged], [], None), options)
 
-    def recv(self, x: Any, peer: int = ANY_SOURCE, *, tag: int = 0, **options: Unpack[CallOptions]) -> Any:
+    def recv(
+        self, x: Any, peer: int = ANY_SOURCE, *, tag: int = 0, **options: Unpack[CallOptions]
+    ) -> Any:
         """Receives into `x` from `peer` (default: from any rank) the next message with that tag.
 
         Returns the rank that sent it; with async_op a Work, which has `source_rank`.
@@ -464,12 +571,17 @@ class Communicator:
         Complete when the block has been left.
         """
         group = Group(self)
-        yield group
+        try:
+            yield group
+        finally:
+            group._open = False
         group._run()
 
     # ---- measuring, looking, ending ----
 
-    def prepare(self, collective: str, x: Any = None, out: Any = None, **arguments: Any) -> PreparedCall:
+    def prepare(
+        self, collective: str, x: Any = None, out: Any = None, **arguments: Any
+    ) -> PreparedCall:
         """A call to be made again and again from C++; for measuring. Arrays must be contiguous.
 
         collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, barrier, send
@@ -482,7 +594,9 @@ class Communicator:
             raise InvalidArgument("prepare() needs contiguous arrays; x or out is not.")
         return PreparedCall(self._handle, call, keep)
 
-    def choice_for(self, collective: str, x: Any = None, out: Any = None, **arguments: Any) -> dict[str, Any]:
+    def choice_for(
+        self, collective: str, x: Any = None, out: Any = None, **arguments: Any
+    ) -> dict[str, Any]:
         """What a call would use: algorithm, protocol, channels, chunk_bytes. Arguments as in prepare()."""
         kind = _core.collective(collective)
         options: CallOptions = {k: arguments.pop(k) for k in list(arguments) if k in _OPTION_NAMES}  # type: ignore[assignment]
@@ -518,18 +632,32 @@ class Communicator:
     # ---- inside ----
 
     def _prepared(
-        self, kind: _core.Collective, x: Any, out: Any, arguments: dict[str, Any], options: CallOptions
+        self,
+        kind: _core.Collective,
+        x: Any,
+        out: Any,
+        arguments: dict[str, Any],
+        options: CallOptions,
     ) -> tuple[_core.Call, list[_Staged]]:
         recorded: list[tuple[_core.Call, list[_Staged]]] = []
         recorder = _Recorder(self, recorded)
         method = getattr(Communicator, kind.name)
-        positional = {_C.barrier: (), _C.broadcast: (x,), _C.send: (x,), _C.recv: (x,)}.get(kind, (x, out))
-        method(recorder, *positional, **arguments, **{k: v for k, v in options.items() if k != "async_op"})
+        positional = {_C.barrier: (), _C.broadcast: (x,), _C.send: (x,), _C.recv: (x,)}.get(
+            kind, (x, out)
+        )
+        method(
+            recorder,
+            *positional,
+            **arguments,
+            **{k: v for k, v in options.items() if k != "async_op"},
+        )
         return recorded[0]
 
     def _op(self, op: str, factor: float) -> dict[str, Any]:
         if not isinstance(op, str):
             raise InvalidArgument(f"op is {op!r}; expected a word such as 'sum'.")
+        if isinstance(factor, str) or not isinstance(factor, SupportsFloat):
+            raise InvalidArgument(f"factor is {factor!r}; expected a number.")
         return {"op": _core.reduce_op(op), "factor": float(factor)}
 
     def _check_root(self, root: int) -> None:
@@ -537,7 +665,12 @@ class Communicator:
             raise InvalidArgument(f"root is {root}; expected 0 to {self._size - 1}.")
 
     def _call(
-        self, kind: _core.Collective, source: _Staged | None, target: _Staged | None, options: CallOptions, **fields: Any
+        self,
+        kind: _core.Collective,
+        source: _Staged | None,
+        target: _Staged | None,
+        options: CallOptions,
+        **fields: Any,
     ) -> _core.Call:
         one = source or target
         if one is not None:
@@ -550,40 +683,59 @@ class Communicator:
             **_core_options(options),
         )
 
-    def _execute(self, prepared: tuple[_core.Call, list[_Staged], list[_Staged], Any], options: CallOptions) -> Any:
+    def _execute(
+        self, prepared: tuple[_core.Call, list[_Staged], list[_Staged], Any], options: CallOptions
+    ) -> Any:
         call, keep, outputs, result = prepared
         if options.get("async_op"):
-
-            def finish() -> None:
-                for staged in outputs:
-                    staged.finish()
-
-            return Work(self._handle.post(call, keep), result, finish)
+            work = self._handle.post(call, keep)
+            return Work(work, result, [staged for staged in outputs if staged.staged])
         self._handle.run(call, keep)
-        for staged in outputs:
-            staged.finish()
+        _finish_all(outputs)
         return result
 
     def _reduction(
-        self, kind: _core.Collective, x: Any, out: Any, op: str, factor: float, options: CallOptions, **fields: Any
+        self,
+        kind: _core.Collective,
+        x: Any,
+        out: Any,
+        op: str,
+        factor: float,
+        options: CallOptions,
+        **fields: Any,
     ) -> tuple[_core.Call, list[_Staged], list[_Staged], Any]:
         in_place = out is None
         source = _Staged(view(x, "x", writable=in_place), read=True)
         target = source if in_place else self._target(source.caller, out, [source.caller.shape])
-        call = self._call(kind, source, target, options, count=source.caller.count, **self._op(op, factor), **fields)
+        call = self._call(
+            kind,
+            source,
+            target,
+            options,
+            count=source.caller.count,
+            **self._op(op, factor),
+            **fields,
+        )
         return call, [source, target], [target], target.caller.array
 
     def _gathering(
-        self, kind: _core.Collective, x: Any, out: Any, counts: Sequence[int] | None, root: int, options: CallOptions
+        self,
+        kind: _core.Collective,
+        x: Any,
+        out: Any,
+        counts: Sequence[int] | None,
+        root: int,
+        options: CallOptions,
     ) -> tuple[_core.Call, list[_Staged], list[_Staged], Any]:
         source = _Staged(view(x, "x"), read=True)
         shape = source.caller.shape
+        counts = _counts(counts, "counts", self._size)
         if counts is None:
             shapes = [(self._size, *shape)]
             if shape:
                 shapes.append((self._size * shape[0], *shape[1:]))
         else:
-            shapes = [(sum(_counts(counts, "counts", self._size) or []), *shape[1:])]
+            shapes = [(sum(counts), *shape[1:])]
         uneven = self._uneven(source.caller, counts, self.rank)
         target = self._target(source.caller, out, shapes)
         call = self._call(kind, source, target, options, root=root, **uneven)
@@ -595,24 +747,34 @@ class Communicator:
         if checked is None:
             return {"count": v.count}
         if not v.shape or v.shape[0] != checked[rank]:
-            raise InvalidArgument(f"the array of rank {rank} has shape {v.shape}, but counts[{rank}] is {checked[rank]}.")
+            raise InvalidArgument(
+                f"the array of rank {rank} has shape {v.shape}, but counts[{rank}] is {checked[rank]}."
+            )
         row = _row_elements(v.shape)
         return {"counts": [c * row for c in checked]}
 
-    def _part(self, whole: View, out: Any, counts: Sequence[int] | None) -> tuple[_Staged, dict[str, Any]]:
+    def _part(
+        self, whole: View, out: Any, counts: Sequence[int] | None
+    ) -> tuple[_Staged, dict[str, Any]]:
         """The output of one rank's part of `whole`, and the sizes of the call."""
         shape = whole.shape
         if not shape:
-            raise InvalidArgument("x has no dimension; expected at least one, whose parts go to the ranks.")
+            raise InvalidArgument(
+                "x has no dimension; expected at least one, whose parts go to the ranks."
+            )
         checked = _counts(counts, "counts", self._size)
         if checked is not None:
             if sum(checked) != shape[0]:
-                raise InvalidArgument(f"counts sum to {sum(checked)}, but x has a first dimension of {shape[0]}.")
+                raise InvalidArgument(
+                    f"counts sum to {sum(checked)}, but x has a first dimension of {shape[0]}."
+                )
             row = _row_elements(shape)
             target = self._target(whole, out, [(checked[self.rank], *shape[1:])])
             return target, {"counts": [c * row for c in checked]}
         if shape[0] % self._size:
-            raise InvalidArgument(f"x has a first dimension of {shape[0]}, which {self._size} ranks do not divide; give counts.")
+            raise InvalidArgument(
+                f"x has a first dimension of {shape[0]}, which {self._size} ranks do not divide; give counts."
+            )
         shapes = [(shape[0] // self._size, *shape[1:])]
         if shape[0] == self._size:
             shapes.insert(0, shape[1:])
@@ -624,7 +786,9 @@ class Communicator:
             return _Staged(view(like(source, shapes[0]), "out", writable=True), read=False)
         target = view(out, "out", writable=True)
         if target.dtype != source.dtype:
-            raise InvalidArgument(f"out has dtype {target.dtype.name}, but x has {source.dtype.name}; they must be the same.")
+            raise InvalidArgument(
+                f"out has dtype {target.dtype.name}, but x has {source.dtype.name}; they must be the same."
+            )
         if target.shape not in shapes:
             wanted = " or ".join(str(shape) for shape in shapes)
             raise InvalidArgument(f"out has shape {target.shape}; expected {wanted}.")
@@ -635,7 +799,11 @@ class Communicator:
     ) -> tuple[_core.Call, _Staged]:
         receives = kind == _C.recv
         staged = _Staged(view(x, "x", writable=receives), read=not receives)
-        fields = {"count": staged.caller.count, "peer": _integer(peer, "peer"), "tag": _integer(tag, "tag")}
+        fields = {
+            "count": staged.caller.count,
+            "peer": _integer(peer, "peer"),
+            "tag": _integer(tag, "tag"),
+        }
         if receives:
             return self._call(kind, None, staged, options, **fields), staged
         return self._call(kind, staged, None, options, **fields), staged
@@ -644,14 +812,20 @@ class Communicator:
 class _Recorder(Communicator):
     """A communicator that notes the call that a method would make, instead of making it."""
 
-    def __init__(self, communicator: Communicator, recorded: list[tuple[_core.Call, list[_Staged]]]) -> None:
+    def __init__(
+        self, communicator: Communicator, recorded: list[tuple[_core.Call, list[_Staged]]]
+    ) -> None:
         super().__init__(communicator._handle)
         self._recorded = recorded
 
-    def _execute(self, prepared: tuple[_core.Call, list[_Staged], list[_Staged], Any], options: CallOptions) -> Any:
+    def _execute(
+        self, prepared: tuple[_core.Call, list[_Staged], list[_Staged], Any], options: CallOptions
+    ) -> Any:
         self._recorded.append((prepared[0], prepared[1]))
 
-    def recv(self, x: Any, peer: int = ANY_SOURCE, *, tag: int = 0, **options: Unpack[CallOptions]) -> Any:
+    def recv(
+        self, x: Any, peer: int = ANY_SOURCE, *, tag: int = 0, **options: Unpack[CallOptions]
+    ) -> Any:
         call, staged = self._message(_C.recv, x, peer, tag, options)
         self._recorded.append((call, [staged]))
 

@@ -1,15 +1,15 @@
 """The errors of ACCL-N: one tree, the same as in C++ (accl/error.h).
 
-    AcclError
-    ├── InvalidArgument      the caller's argument, option or environment value is wrong
-    │   └── RulesError       a rules file cannot be read or is wrong
-    ├── MismatchError        the ranks do not agree on what they call
-    ├── TimeoutError         a deadline passed; the message names the call and who did not arrive
-    ├── PeerError            a peer died, left, or reported an error of its own
-    ├── AbortedError         the communicator was aborted, shut down, or an earlier error had ended it
-    ├── AcclSystemError      the machine refused something (shared memory is full, ...); `code` is the errno
-    ├── StoreError           the store that the caller gave failed
-    └── InternalError        a fault of ACCL-N
+AcclError
+├── InvalidArgument      the caller's argument, option or environment value is wrong
+│   └── RulesError       a rules file cannot be read or is wrong
+├── MismatchError        the ranks do not agree on what they call
+├── TimeoutError         a deadline passed; the message names the call and who did not arrive
+├── PeerError            a peer died, left, or reported an error of its own
+├── AbortedError         the communicator was aborted, shut down, or an earlier error had ended it
+├── AcclSystemError      the machine refused something (shared memory is full, ...); `code` is the errno
+├── StoreError           the store that the caller gave failed
+└── InternalError        a fault of ACCL-N
 """
 
 import builtins

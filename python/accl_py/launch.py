@@ -12,7 +12,8 @@ from accl_py.stores import HashStore
 __all__ = ["init"]
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+# sbatch and salloc set SLURM_NTASKS in shells of one process too; this one is srun's alone.
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def init(**options: Any) -> Communicator:
@@ -26,8 +27,8 @@ def init(**options: Any) -> Communicator:
     if any(name in environment for name in ("RANK", "WORLD_SIZE")):
         return _from_torchrun(environment, options)
     for name in _MPI_SIZES:
-        if environment.get(name, "1") != "1":
-            return _from_mpi(name, options)
+        if name in environment and (size := _number(environment, name)) != 1:
+            return _from_mpi(name, size, options)
     return Communicator.from_store(HashStore(), 0, 1, **options)
 
 
@@ -42,23 +43,37 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 def _from_torchrun(environment: Mapping[str, str], options: dict[str, Any]) -> Communicator:
     missing = [name for name in _TORCHRUN if name not in environment]
     if missing:
-        raise InvalidArgument(f"{', '.join(missing)} is not set, though RANK or WORLD_SIZE is; torchrun sets all of {', '.join(_TORCHRUN)}.")
+        raise InvalidArgument(
+            f"{', '.join(missing)} is not set, though RANK or WORLD_SIZE is; torchrun sets all of {', '.join(_TORCHRUN)}."
+        )
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
     if size == 1:
         return Communicator.from_store(HashStore(), rank, size, **options)
     try:
         from accl_py.torch.rendezvous import tcp_store
     except ImportError as error:
-        raise AcclError("torchrun's rendezvous needs torch, which is not installed; start with mpirun, or give from_store a store.") from error
+        raise AcclError(
+            "torchrun's rendezvous needs torch, which is not installed; start with mpirun, or give from_store a store."
+        ) from error
     timeout = options.get("timeout", 1800.0)
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    store = tcp_store(environment["MASTER_ADDR"], _number(environment, "MASTER_PORT"), rank, size, seconds)
+    store = tcp_store(
+        environment["MASTER_ADDR"], _number(environment, "MASTER_PORT"), rank, size, seconds
+    )
     return Communicator.from_store(store, rank, size, **options)
 
 
-def _from_mpi(name: str, options: dict[str, Any]) -> Communicator:
+def _from_mpi(name: str, size: int, options: dict[str, Any]) -> Communicator:
     try:
         from mpi4py import MPI
     except ImportError as error:
-        raise AcclError(f"{name} says that a launcher started several ranks, which needs mpi4py; install it, or give from_store a store.") from error
+        raise AcclError(
+            f"{name} says that a launcher started several ranks, which needs mpi4py; install it, or give from_store a store."
+        ) from error
+    if MPI.COMM_WORLD.Get_size() != size:
+        raise AcclError(
+            f"{name} is {size}, but mpi4py sees {MPI.COMM_WORLD.Get_size()} rank(s): it was built for "
+            "another MPI than the launcher's. Start with the mpirun of mpi4py's MPI "
+            f"({MPI.Get_library_version().splitlines()[0]})."
+        )
     return Communicator.from_mpi(MPI.COMM_WORLD, **options)

@@ -15,7 +15,9 @@ class MpiStore:
 
     def __init__(self, comm: Any) -> None:
         if not all(hasattr(comm, name) for name in ("allgather", "Get_rank", "Get_size")):
-            raise InvalidArgument(f"comm is a {type(comm).__name__}; expected a communicator of mpi4py.")
+            raise InvalidArgument(
+                f"comm is a {type(comm).__name__}; expected a communicator of mpi4py."
+            )
         self._comm = comm
         self._values: dict[str, bytes] = {}
 
@@ -28,4 +30,6 @@ class MpiStore:
         try:
             return self._values[key]
         except KeyError:
-            raise StoreError(f"No rank of the MPI communicator has set '{key}'; do all ranks make the same communicator?") from None
+            raise StoreError(
+                f"No rank of the MPI communicator has set '{key}'; do all ranks make the same communicator?"
+            ) from None

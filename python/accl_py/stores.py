@@ -50,7 +50,9 @@ class HashStore:
         """Waits for `key`; raises accl_py.errors.TimeoutError after `timeout`."""
         with self._changed:
             if not self._changed.wait_for(lambda: key in self._values, timeout.total_seconds()):
-                raise TimeoutError(f"the key '{key}' did not appear within {timeout.total_seconds():g} s")
+                raise TimeoutError(
+                    f"the key '{key}' did not appear within {timeout.total_seconds():g} s"
+                )
             return self._values[key]
 
 
@@ -63,7 +65,9 @@ class FileStore:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = Path(directory)
         if not self._directory.is_dir():
-            raise StoreError(f"FileStore: '{self._directory}' is no directory; create it before the ranks start.")
+            raise StoreError(
+                f"FileStore: '{self._directory}' is no directory; create it before the ranks start."
+            )
 
     def set(self, key: str, value: bytes) -> None:
         """Stores `value` under `key`, at once and whole."""
@@ -73,7 +77,9 @@ class FileStore:
                 file.write(value)
             os.replace(name, self._path(key))
         except OSError as error:
-            raise StoreError(f"FileStore: '{key}' could not be written to '{self._directory}': {error}") from error
+            raise StoreError(
+                f"FileStore: '{key}' could not be written to '{self._directory}': {error}"
+            ) from error
 
     def get(self, key: str, timeout: timedelta = timedelta(minutes=30)) -> bytes:
         """Waits for `key`; raises accl_py.errors.TimeoutError after `timeout`, StoreError if the directory goes."""
@@ -84,11 +90,15 @@ class FileStore:
                 return path.read_bytes()
             except FileNotFoundError:
                 if not self._directory.is_dir():
-                    raise StoreError(f"FileStore: the directory '{self._directory}' is gone.") from None
+                    raise StoreError(
+                        f"FileStore: the directory '{self._directory}' is gone."
+                    ) from None
             except OSError as error:
                 raise StoreError(f"FileStore: '{key}' could not be read: {error}") from error
             if time.monotonic() >= deadline:
-                raise TimeoutError(f"the key '{key}' did not appear within {timeout.total_seconds():g} s")
+                raise TimeoutError(
+                    f"the key '{key}' did not appear within {timeout.total_seconds():g} s"
+                )
             time.sleep(_POLL_SECONDS)
 
     def _path(self, key: str) -> Path:
@@ -113,8 +123,15 @@ class StoreAdapter:
 
     def get(self, key: str, seconds: float) -> bytes:
         """Waits at most `seconds` where the store can be told so."""
-        if hasattr(self._store, "wait") and hasattr(self._store, "set_timeout"):  # torch's: get() has no timeout
-            self._store.wait([key], timedelta(seconds=seconds))
+        if hasattr(self._store, "wait") and hasattr(
+            self._store, "set_timeout"
+        ):  # torch's: get() has no timeout
+            try:
+                self._store.wait([key], timedelta(seconds=seconds))
+            except RuntimeError as error:
+                if "wait timeout" in str(error).lower():
+                    raise TimeoutError(str(error)) from error
+                raise
             return bytes(self._store.get(key))
         if self._takes_timeout:
             return bytes(self._store.get(key, timedelta(seconds=seconds)))

@@ -88,7 +88,7 @@ class PyWork {
       }
     });
   }
-  const Work& work() const { return *work_; }
+  Work& work() const { return *work_; }
 
  private:
   std::shared_ptr<Work> work_;
@@ -169,9 +169,9 @@ class PreparedCall {
   }
 
   py::dict run() {
-    const std::shared_ptr<Work> work = post();
-    wait(*work);
-    return to_dict(work->report());
+    const PyWork work(post(), keep_);  // keeps the arrays where Ctrl-C ends the wait
+    wait(work.work());
+    return to_dict(work.work().report());
   }
 
   // Seconds of `iterations` calls, back to back.
@@ -207,7 +207,8 @@ class PreparedCall {
       const std::int64_t batch = std::min(iterations - done, kBatch);
       const std::shared_ptr<Work> slow = run_batch(batch, done, after);
       if (slow) {
-        wait(*slow);
+        const PyWork waiting(slow, keep_);
+        wait(waiting.work());
         after(done - 1);
       }
       look_for_signals();
@@ -234,16 +235,20 @@ class PreparedCall {
 };
 
 std::shared_ptr<PyCommunicator> create(py::object store, int rank, int size, double timeout, const std::string& name,
-                                       std::shared_ptr<Rules> rules) {
+                                       std::shared_ptr<Rules> rules, const std::string& rules_file) {
   CommunicatorOptions options;
   options.timeout = milliseconds(timeout);
   options.name = name;
   options.rules = std::move(rules);
+  options.rules_file = rules_file;
   PythonStore adapter(std::move(store));
   std::shared_ptr<Communicator> communicator;
-  {
+  try {
     const py::gil_scoped_release nogil;
     communicator = Communicator::create(adapter, rank, size, options);
+  } catch (const Error&) {
+    adapter.throw_interrupt();  // Ctrl-C inside the store, which the core takes for a failure of the store
+    throw;
   }
   return std::make_shared<PyCommunicator>(std::move(communicator));
 }
@@ -313,7 +318,7 @@ void bind_communicator(py::module_& module) {
   bind_work(module);
   py::class_<PyCommunicator, std::shared_ptr<PyCommunicator>>(module, "Communicator")
       .def_static("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
-                  py::arg("rules") = py::none())
+                  py::arg("rules") = py::none(), py::arg("rules_file") = "")
       .def_property_readonly("rank", [](const PyCommunicator& c) { return c.get().rank(); })
       .def_property_readonly("size", [](const PyCommunicator& c) { return c.get().size(); })
       .def_property_readonly("nodes", [](const PyCommunicator& c) { return c.get().nodes(); })

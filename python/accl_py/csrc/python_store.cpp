@@ -8,17 +8,16 @@ namespace accl::python {
 
 namespace py = pybind11;
 
-namespace {
-
-// The first line of a Python exception, as an error of ours.
-[[noreturn]] void rethrow(py::error_already_set& error, const std::string& what) {
+// A Python exception as an error of ours.
+void PythonStore::rethrow(const py::error_already_set& error, const std::string& what) {
+  if (!error.matches(PyExc_Exception)) {  // KeyboardInterrupt, SystemExit
+    interrupt_ = error;
+    throw StoreError(what + ": interrupted");
+  }
   const std::string text = what + ": " + py::str(error.value()).cast<std::string>();
-  if (error.matches(PyExc_KeyboardInterrupt)) throw error;
   if (error.matches(PyExc_TimeoutError)) throw TimeoutError(text);
   throw StoreError(text);
 }
-
-}  // namespace
 
 void PythonStore::set(const std::string& key, const std::string& value) {
   const py::gil_scoped_acquire gil;

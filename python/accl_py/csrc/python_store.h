@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "accl/store.h"
@@ -14,8 +16,15 @@ class PythonStore final : public Store {
   explicit PythonStore(pybind11::object object) : object_(std::move(object)) {}
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  // Raises the KeyboardInterrupt (or SystemExit) that ended a call of the store, if one did. Needs the GIL.
+  void throw_interrupt() {
+    if (interrupt_) throw pybind11::error_already_set(std::move(*interrupt_));
+  }
 
  private:
+  [[noreturn]] void rethrow(const pybind11::error_already_set& error, const std::string& what);
+
+  std::optional<pybind11::error_already_set> interrupt_;
   pybind11::object object_;
 };
 
