@@ -301,6 +301,25 @@ TEST(sizes_and_rules_must_agree) {
   CHECK(Clock::now() - begin < std::chrono::seconds{2});
 }
 
+// Some are gone while others still wait for the last one to join.
+TEST(communicators_may_be_made_and_left_at_once) {
+  HashStore store;
+  std::vector<std::thread> threads;
+  std::atomic<int> made{0};
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      for (int round = 0; round < 100; ++round) {
+        auto options = with_timeout(10'000);
+        options.name = "round " + std::to_string(round);
+        Communicator::create(store, rank, 4, options);
+        ++made;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK_EQ(made.load(), 400);
+}
+
 TEST(one_store_and_name_serves_many_communicators) {
   HashStore store;
   std::vector<std::thread> threads;
