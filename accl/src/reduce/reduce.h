@@ -12,7 +12,8 @@
 namespace accl::reduce {
 
 // target[i] = op(operands[0][i], operands[1][i], ...), operands taken in the order given (at least one).
-// float16, bfloat16 and float8 convert to float32, accumulate there, and round once (to nearest even).
+// float16, bfloat16 and float8 convert to float32, accumulate there, and round once (to nearest even);
+// float8_e4m3fn, which has no infinity, saturates at 448 as torch does.
 // `divisor` divides the sum before that rounding (avg; integers truncate towards zero); 1 divides nothing.
 // op is any but kAvg and kPremulSum, which callers express as kSum with a divisor and by scale().
 // Sums and products of integers wrap; min and max propagate NaN. Needs supports(op, dtype).
