@@ -74,3 +74,12 @@ def test_wrong_elements_are_counted():
 def test_bad_options_are_sentences(words, text, capsys):
     assert cli.main(words) == cli.EXIT_USAGE
     assert text in capsys.readouterr().err
+
+
+def test_wrong_results_are_printed_and_end_with_1(monkeypatch, capsys, tmp_path):
+    right = data.reduced
+    monkeypatch.setattr(data, "reduced", lambda *a: right(*a) + 1)
+    words = ["all_reduce", "-b", "12", "-e", "12", "--local-rank", "0", "--local-store", str(tmp_path), "--ranks", "1"]
+    assert cli.main(words) == cli.EXIT_WRONG
+    printed = capsys.readouterr().out
+    assert "# Out of bounds values : 6 FAILED" in printed

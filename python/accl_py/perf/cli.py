@@ -24,7 +24,7 @@ from accl_py.communicator import Communicator
 from accl_py.errors import AcclError, InvalidArgument
 from accl_py.launch import init
 from accl_py.perf import data, table
-from accl_py.perf.measure import Plan, check, prepare
+from accl_py.perf.measure import Plan, Timed, check, prepare
 from accl_py.perf.sizes import COLLECTIVES, Shape, bandwidths, parse_size, progression
 from accl_py.stores import FileStore
 
@@ -34,7 +34,7 @@ EXIT_WRONG = 1  # wrong elements, or bandwidth below --min-bw
 EXIT_USAGE = 2
 EXIT_FAILED = 3  # a rank failed
 _LAUNCHER = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_ALIASES = {"all_to_all": "alltoall", "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+_ALIASES = {"all_to_all": "alltoall", "all_to_all_v": "alltoallv", "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("-o", "--op", default="sum", help=f"one of: {', '.join(data.OPERATIONS)}, all")
     p.add_argument("-d", "--datatype", default="float", help=f"one of: {', '.join(data.DTYPES)}, all")
     p.add_argument("-r", "--root", type=int, default=0, help="root; -1: every rank in turn")
-    p.add_argument("-z", "--blocking", type=int, default=0, help="1: a barrier between the timed calls' batches")
+    p.add_argument("-m", "--agg_iters", type=int, default=1, help="calls counted as one")
+    p.add_argument("-N", "--run_cycles", type=int, default=1, help="how often to run all sizes")
+    p.add_argument("-I", "--per_iteration", action="store_true", help="also print least, most, 99th percentile and CV of the calls")
+    p.add_argument("-t", "--nthreads", type=int, default=1, choices=[1], help="1 only: a rank is a process here")
+    p.add_argument("-g", "--ngpus", type=int, default=1, choices=[1], help="1 only: a rank is a process here")
+    p.add_argument("-z", "--blocking", type=int, default=0, help="1: a barrier before every timed call")
     p.add_argument("-a", "--average", type=int, default=1, help="time of: 0 rank 0, 1 average, 2 least, 3 most")
     p.add_argument("-T", "--timeout", type=float, default=0, help="seconds of each call; 0: 30 minutes")
     p.add_argument("-J", "--output_file", default=None, help="write JSON, too")
@@ -95,7 +100,7 @@ def _validate(o: argparse.Namespace) -> Shape:
         raise InvalidArgument(f"-b {o.minbytes} is above -e {o.maxbytes}.")
     if o.stepfactor <= 1 and o.increment == 0:
         raise InvalidArgument("-i is 0; expected bytes above 0, or a factor -f above 1.")
-    for value, flag, least in ((o.iters, "-n", 1), (o.warmup_iters, "-w", 0), (o.ranks, "--ranks", 1), (o.stepfactor, "-f", 1)):
+    for value, flag, least in ((o.iters, "-n", 1), (o.warmup_iters, "-w", 0), (o.ranks, "--ranks", 1), (o.agg_iters, "-m", 1), (o.run_cycles, "-N", 1), (o.stepfactor, "-f", 1)):
         if value < least:
             raise InvalidArgument(f"{flag} is {value}; expected at least {least}.")
     if o.average not in (0, 1, 2, 3):
@@ -142,6 +147,7 @@ def _run(o: argparse.Namespace, shape: Shape) -> int:
     if o.root >= comm.size or o.root < -1:
         raise InvalidArgument(f"-r is {o.root}; expected 0 to {comm.size - 1}, or -1 for every rank in turn.")
     with comm:
+        _check_memory(o, comm.size)
         rival = None
         if o.against:
             from accl_py.torch.rival import Rival
@@ -155,6 +161,21 @@ def _run(o: argparse.Namespace, shape: Shape) -> int:
     return EXIT_WRONG if wrong else 0
 
 
+def _check_memory(o: argparse.Namespace, ranks: int) -> None:
+    """Says before the start that the sizes do not fit into what the machine has free."""
+    elements = o.last // (1 if o.datatype == "all" else data.DTYPES[o.datatype].itemsize)
+    # Buffers and their reset copy; for the check the values of all ranks in int64.
+    need = ranks * (4 * o.last + (8 * elements * (ranks + 3) if o.check else 8 * elements))
+    available = next(
+        int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")
+    )
+    if need > available:
+        raise InvalidArgument(
+            f"-e {o.maxbytes} with {ranks} ranks needs about {need / 2**30:.1f} GiB on this host, which has {available / 2**30:.1f} "
+            "GiB free; use a smaller -e, fewer ranks, or -c 0 (no check needs less)."
+        )
+
+
 def _measure_all(o: argparse.Namespace, shape: Shape, comm: Communicator, rival: Any) -> list[table.Row]:
     if comm.rank == 0:
         _print_header(o, shape, comm)
@@ -163,13 +184,13 @@ def _measure_all(o: argparse.Namespace, shape: Shape, comm: Communicator, rival:
     roots = (range(comm.size) if o.root == -1 else [o.root]) if shape.rooted else [-1]
     forced = {k: v for k, v in (("algorithm", o.algorithm), ("protocol", o.protocol), ("chunk_bytes", o.chunk_bytes)) if v is not None}
     rows = []
-    for size in progression(o.first, o.last, o.stepfactor, o.increment):
+    for size in list(progression(o.first, o.last, o.stepfactor, o.increment)) * o.run_cycles:
         for dtype in dtypes:
-            itemsize = np.dtype(data.DTYPES[dtype]).itemsize
+            itemsize = data.DTYPES[dtype].itemsize
             count = shape.count(size, itemsize, comm.size)
             for op in operations:
                 for root in roots:
-                    plan = Plan(shape, count, dtype, op, max(root, 0), forced)
+                    plan = Plan(shape, count, dtype, op, max(root, 0), forced, bool(o.check))
                     row = _measure(o, plan, comm, shape.bytes(count, itemsize, comm.size), root, len(rows), rival)
                     rows.append(row)
                     if comm.rank == 0:
@@ -189,21 +210,34 @@ def _measure(
             continue
         wrong = int(_over_ranks(comm, float(check(timed)), "sum")) if o.check else None
         timed.time(o.warmup_iters)
+        each: tuple[float, ...] = ()
         if rival is not None and not in_place:
-            mine, theirs = rival.race(plan.count, data.DTYPES[plan.dtype], plan.root, o.iters, o.warmup_iters)
+            mine, theirs = rival.race(plan.count, data.DTYPES[plan.dtype].name, plan.root, o.iters, o.warmup_iters)
             seconds = _over_ranks(comm, mine, "max")
             other = _over_ranks(comm, theirs, "max")
             against = (other, bandwidths(plan.shape, size, other, comm.size)[1])
         else:
             comm.barrier()
-            seconds = timed.time(o.iters) / o.iters
-            if o.blocking:
-                comm.barrier()
+            seconds, each = _time(o, timed, comm)
             seconds = _average(comm, seconds, o.average)
-        halves.append(table.Half(seconds, *bandwidths(plan.shape, size, seconds, comm.size), wrong))
+        halves.append(table.Half(seconds, *bandwidths(plan.shape, size, seconds, comm.size), wrong, each))
     out_of_place = halves[0]
     assert out_of_place is not None
     return table.Row(size, plan.count, plan.dtype, plan.op, root, out_of_place, halves[1], against)
+
+
+def _time(o: argparse.Namespace, timed: Timed, comm: Communicator) -> tuple[float, tuple[float, ...]]:
+    """Seconds a call, and with -I of each call, as the slowest rank saw it."""
+    if o.per_iteration:
+        each = comm.all_reduce(np.array(timed.time_each(o.iters)), op="max")
+        return float(each.mean()), tuple(each)
+    if not o.blocking:
+        return timed.time(o.iters * o.agg_iters) / (o.iters * o.agg_iters), ()
+    total = 0.0
+    for _ in range(o.iters):  # every call begins with all ranks ready
+        comm.barrier()
+        total += timed.time(o.agg_iters)
+    return total / (o.iters * o.agg_iters), ()
 
 
 def _over_ranks(comm: Communicator, value: float, op: str) -> float:
@@ -222,14 +256,14 @@ def _print_header(o: argparse.Namespace, shape: Shape, comm: Communicator) -> No
     print(f"# Collective test starting: {shape.name}_perf")
     print(
         f"# nThread 1 nGpus 1 minBytes {o.first} maxBytes {o.last} step: {step} warmup iters: {o.warmup_iters} "
-        f"iters: {o.iters} agg iters: 1 validation: {o.check} graph: 0"
+        f"iters: {o.iters} agg iters: {o.agg_iters} validation: {o.check} graph: 0"
     )
     print("#\n# Using devices")
     for rank in range(comm.size):
         pid = os.getpid() if rank == comm.rank else 0
         print(f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {socket.gethostname():>10} device  0 [0x00] cpu")
     print("#")
-    print("\n".join(table.header(o.against)), flush=True)
+    print("\n".join(table.header(o.against, o.per_iteration)), flush=True)
 
 
 def _finish(o: argparse.Namespace, comm: Communicator, rows: list[table.Row], wrong: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from accl_py.communicator import Communicator
+from accl_py.errors import InvalidArgument
 from accl_py.perf import data
 from accl_py.perf.sizes import Shape
 
@@ -27,14 +30,19 @@ class Plan:
     op: str
     root: int
     forced: dict[str, Any]
+    check: bool = True
 
 
 @dataclass
 class Timed:
-    """A call that can be timed. run() makes it once; time(n) gives seconds of n calls; result is what it wrote."""
+    """A call that can be timed: once, the seconds of n calls back to back, the seconds of each of n calls.
+
+    result is what it wrote, right what it should have written (None: nothing here, or not checked).
+    """
 
     run: Callable[[], Any]
     time: Callable[[int], float]
+    time_each: Callable[[int], list[float]]
     result: Array | None
     right: Array | None
     reset: Callable[[], None]
@@ -43,9 +51,13 @@ class Timed:
 def _inputs(plan: Plan, comm: Communicator, seed: int) -> tuple[Array, Array | None]:
     """This rank's input and the right output (None where it has none)."""
     n, me = comm.size, comm.rank
+    if plan.shape.method == "all_to_all_v":
+        return _uneven_inputs(plan, comm, seed)
     blocks = n if plan.shape.blocks and plan.shape.method in ("reduce_scatter", "all_to_all", "scatter") else 1
     op = plan.op if plan.shape.reducing else "sum"
-    values = [data.random_values(seed, r, plan.count * blocks, op) for r in range(n)]
+    if not plan.check:
+        return data.as_array(data.random_values(seed, me, plan.count * blocks, op, plan.dtype), plan.dtype), None
+    values = [data.random_values(seed, r, plan.count * blocks, op, plan.dtype) for r in range(n)]
     mine = slice(me * plan.count, (me + 1) * plan.count)
     is_root = me == plan.root
     right: Array | None
@@ -58,7 +70,7 @@ def _inputs(plan: Plan, comm: Communicator, seed: int) -> tuple[Array, Array | N
             right = data.reduced(values, op, plan.dtype)[mine]
         case "broadcast":
             right = data.as_array(values[plan.root], plan.dtype)
-        case "all_gather":
+        case "all_gather" | "hypercube":
             right = data.as_array(np.concatenate(values), plan.dtype)
         case "gather":
             right = data.as_array(np.concatenate(values), plan.dtype) if is_root else None
@@ -75,11 +87,11 @@ def prepare(plan: Plan, comm: Communicator, seed: int, in_place: bool) -> Timed 
     """The timed call; None where the collective has no such placement."""
     source, right = _inputs(plan, comm, seed)
     method = plan.shape.method
-    if method == "sendrecv":
-        return None if in_place else _sendrecv(plan, comm, source, right)
+    if method in _PEER_TO_PEER:
+        return None if in_place else _PEER_TO_PEER[method](plan, comm, source, right)
     if in_place and method == "all_to_all":
         return None
-    x, out, result = _placed(plan, comm, source, right, in_place)
+    x, out, result = _placed(plan, comm, source, in_place)
     arguments: dict[str, Any] = dict(plan.forced)
     if plan.shape.reducing:
         arguments.update(op=data.OPERATIONS[plan.op], factor=data.FACTOR)
@@ -91,11 +103,11 @@ def prepare(plan: Plan, comm: Communicator, seed: int, in_place: bool) -> Timed 
     def reset() -> None:
         x[...] = original
 
-    return Timed(call.run, call.time, result, right, reset)
+    return Timed(call.run, call.time, call.time_each, result, right, reset)
 
 
 def _placed(
-    plan: Plan, comm: Communicator, source: Array, right: Array | None, in_place: bool
+    plan: Plan, comm: Communicator, source: Array, in_place: bool
 ) -> tuple[Array, Array | None, Array | None]:
     """Input, output and where the result shows, as nccl-tests places them."""
     n, me, count = comm.size, comm.rank, plan.count
@@ -125,14 +137,52 @@ def _placed(
         case "reduce_scatter" | "scatter":
             out = source[own] if in_place else np.zeros(count, source.dtype)
             return source, out, out
-    assert right is not None
-    out = np.zeros_like(right)
+    out = np.zeros_like(source)  # all_to_all
     return source, out, out
 
 
-def _sendrecv(plan: Plan, comm: Communicator, source: Array, right: Array | None) -> Timed:
-    import time
+def _uneven_inputs(plan: Plan, comm: Communicator, seed: int) -> tuple[Array, Array]:
+    """all_to_all_v: what this rank sends, block after block, and what it must get."""
+    n, me = comm.size, comm.rank
 
+    def block(sender: int, receiver: int) -> Array:
+        count = plan.shape.pair_count(plan.count, sender, receiver, n)
+        return data.random_values(seed + receiver, sender, count, "sum", plan.dtype)
+
+    sent = np.concatenate([block(me, r) for r in range(n)])
+    return data.as_array(sent, plan.dtype), data.as_array(np.concatenate([block(r, me) for r in range(n)]), plan.dtype)
+
+
+def _repeated(run: Callable[[], Any], result: Array, right: Array | None) -> Timed:
+    """A call made of Python steps: timed by a loop here."""
+
+    def each(iterations: int) -> list[float]:
+        ends = [time.perf_counter()]
+        for _ in range(iterations):
+            run()
+            ends.append(time.perf_counter())
+        return [after - before for before, after in pairwise(ends)]
+
+    return Timed(run, lambda n: sum(each(n)), each, result, right, lambda: None)
+
+
+def _all_to_all_v(plan: Plan, comm: Communicator, source: Array, right: Array | None) -> Timed:
+    n, me = comm.size, comm.rank
+    receive = [plan.shape.pair_count(plan.count, r, me, n) for r in range(n)]
+    out = np.zeros(sum(receive), source.dtype)
+    call = comm.prepare(
+        "all_to_all",
+        source,
+        out,
+        send_counts=[plan.shape.pair_count(plan.count, me, r, n) for r in range(n)],
+        receive_counts=receive,
+        **plan.forced,
+    )
+    return Timed(call.run, call.time, call.time_each, out, right, lambda: None)
+
+
+def _sendrecv(plan: Plan, comm: Communicator, source: Array, right: Array | None) -> Timed:
+    """As nccl-tests: to the next rank and from the one before."""
     out = np.zeros_like(source)
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
@@ -141,13 +191,30 @@ def _sendrecv(plan: Plan, comm: Communicator, source: Array, right: Array | None
             group.send(source, after)
             group.recv(out, before)
 
-    def timed(iterations: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(iterations):
-            run()
-        return time.perf_counter() - begin
+    return _repeated(run, out, right)
 
-    return Timed(run, timed, out, right, lambda: None)
+
+def _hypercube(plan: Plan, comm: Communicator, source: Array, right: Array | None) -> Timed:
+    """As nccl-tests: an all-gather by exchanges with the partners at distances 1, 2, 4, ..."""
+    n, me, count = comm.size, comm.rank, plan.count
+    if n & (n - 1):
+        raise InvalidArgument(f"hypercube needs a power of two of ranks, not {n}.")
+    out = np.zeros(n * count, source.dtype)
+
+    def run() -> None:
+        out[me * count : (me + 1) * count] = source
+        distance = 1
+        while distance < n:
+            mine, theirs = (r // distance * distance * count for r in (me, me ^ distance))
+            with comm.group() as group:
+                group.send(out[mine : mine + distance * count], me ^ distance)
+                group.recv(out[theirs : theirs + distance * count], me ^ distance)
+            distance *= 2
+
+    return _repeated(run, out, right)
+
+
+_PEER_TO_PEER = {"sendrecv": _sendrecv, "hypercube": _hypercube, "all_to_all_v": _all_to_all_v}
 
 
 def check(timed: Timed) -> int:

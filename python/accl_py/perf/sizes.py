@@ -57,6 +57,10 @@ class Shape:
             return 2 * (ranks - 1) / ranks
         return (ranks - 1) / ranks if self.blocks else 1.0
 
+    def pair_count(self, count: int, sender: int, receiver: int, ranks: int) -> int:
+        """alltoallv: elements from one rank to another; uneven, `count` on average, nothing to oneself."""
+        return 2 * count * ((receiver - sender) % ranks) // max(ranks - 1, 1)
+
 
 COLLECTIVES = {
     shape.name: shape
@@ -67,9 +71,11 @@ COLLECTIVES = {
         Shape("broadcast", "broadcast", False, True, False),
         Shape("reduce", "reduce", False, True, True),
         Shape("alltoall", "all_to_all", True, False, False),
+        Shape("alltoallv", "all_to_all_v", True, False, False),
         Shape("scatter", "scatter", True, True, False),
         Shape("gather", "gather", True, True, False),
         Shape("sendrecv", "sendrecv", False, False, False),
+        Shape("hypercube", "hypercube", True, False, False),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ class Half:
     algbw: float
     busbw: float
     wrong: int | None
+    each: tuple[float, ...] = ()  # seconds of each call, with -I
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,19 @@ class Row:
     against: tuple[float, float] | None = None
 
 
-def header(against: str | None) -> list[str]:
+_EACH = (("i_min", "i_max", "i_p99", "i_cv%"), ("(us)", "(us)", "(us)", "(%)"))
+
+
+def header(against: str | None, per_iteration: bool = False) -> list[str]:
     """The three header lines of the table."""
+    if per_iteration:
+        names, units = ("".join(f"  {word:>7}" for word in words) for words in _EACH)
+        half = ("     time   algbw   busbw  #wrong", "     (us)  (GB/s)  (GB/s)        ")
+        return [
+            f"#{'out-of-place':>74}{'in-place':>64}",
+            "#       size         count      type   redop    root" + (half[0] + names) * 2,
+            "#        (B)    (elements)                          " + (half[1] + units) * 2,
+        ]
     lines = [
         "#                                                              out-of-place                       in-place          ",
         "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong",
@@ -51,17 +64,40 @@ def _time(seconds: float) -> str:
     return f"{us:7.0f}" if us >= 10000 else f"{us:7.1f}" if us >= 100 else f"{us:7.2f}"
 
 
-def _half(half: Half | None) -> str:
+def spread(seconds: tuple[float, ...]) -> dict[str, float]:
+    """Statistics of single calls, in us, and the coefficient of variation in percent."""
+    us = sorted(1e6 * s for s in seconds)
+    mean = sum(us) / len(us)
+    deviation = (sum((u - mean) ** 2 for u in us) / len(us)) ** 0.5
+    at = lambda q: us[min(len(us) - 1, math.ceil(q * len(us)) - 1)]  # noqa: E731
+    return {
+        "min_us": us[0],
+        "max_us": us[-1],
+        "avg_us": mean,
+        "p50_us": at(0.5),
+        "p95_us": at(0.95),
+        "p99_us": at(0.99),
+        "stdev_us": deviation,
+        "cv_pct": 100 * deviation / mean if mean else 0.0,
+    }
+
+
+def _half(half: Half | None, per_iteration: bool) -> str:
     if half is None:
-        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
+        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}" + f"  {'N/A':>7}" * 4 * per_iteration
     wrong = "N/A" if half.wrong is None else f"{half.wrong:g}"
-    return f"  {_time(half.seconds)}  {half.algbw:6.2f}  {half.busbw:6.2f}  {wrong:>6}"
+    text = f"  {_time(half.seconds)}  {half.algbw:6.2f}  {half.busbw:6.2f}  {wrong:>6}"
+    if per_iteration:
+        s = spread(half.each)
+        text += "".join(f"  {_time(s[k] / 1e6)}" for k in ("min_us", "max_us", "p99_us")) + f"  {s['cv_pct']:7.1f}"
+    return text
 
 
 def line(row: Row) -> str:
     """One row of the table."""
     text = f"{row.size:12d}  {row.count:12d}  {row.dtype:>8}  {row.redop:>6}  {row.root:>6}"
-    text += _half(row.out_of_place) + _half(row.in_place)
+    per_iteration = bool(row.out_of_place.each)
+    text += _half(row.out_of_place, per_iteration) + _half(row.in_place, per_iteration)
     if row.against is not None:
         seconds, busbw = row.against
         text += f"  {_time(seconds)}  {busbw:6.2f}  {seconds / max(row.out_of_place.seconds, 1e-12):6.2f}"
@@ -76,7 +112,7 @@ def json_row(row: Row) -> dict[str, Any]:
             return None
         return {"time": h.seconds * 1e6, "alg_bw": h.algbw, "bus_bw": h.busbw, "nwrong": "N/A" if h.wrong is None else h.wrong}
 
-    return {
+    document = {
         "size": row.size,
         "count": row.count,
         "type": row.dtype,
@@ -85,3 +121,7 @@ def json_row(row: Row) -> dict[str, Any]:
         "out_of_place": half(row.out_of_place),
         "in_place": half(row.in_place),
     }
+    for name, h in (("out_of_place", row.out_of_place), ("in_place", row.in_place)):
+        if h is not None and h.each:
+            document[f"{name}_per_iter"] = {**spread(h.each), "times_us": [1e6 * s for s in h.each]}
+    return document
