@@ -1,0 +1,1 @@
+"""Reports: tables as text, pictures as files."""
