@@ -1,4 +1,4 @@
-// A rules file that one rank cannot read, given in the options.
+// Choices: a rules file that one rank cannot read, given in the options; messages.
 #include <chrono>
 
 #include "contract/ranks.h"
@@ -33,6 +33,18 @@ TEST(an_unreadable_rules_file_is_told_to_everybody) {
     CHECK(text_of(error).find("/nonexistent/rules.csv") != std::string::npos);
   }
   CHECK(Clock::now() - begin < std::chrono::seconds{2});
+}
+
+TEST(a_message_has_a_choice_too) {
+  run_ranks(2, [](Communicator& c) {
+    float data = 0;
+    Call call;
+    call.collective = Collective::kSend;
+    call.input.data = &data;
+    call.count = 1;
+    call.peer = 1 - c.rank();
+    CHECK_EQ(c.choice_for(call).algorithm, std::string("direct"));
+  });
 }
 
 }  // namespace
