@@ -641,12 +641,11 @@ class Communicator:
     ) -> tuple[_core.Call, list[_Staged]]:
         recorded: list[tuple[_core.Call, list[_Staged]]] = []
         recorder = _Recorder(self, recorded)
-        method = getattr(Communicator, kind.name)
+        method = getattr(recorder, kind.name)
         positional = {_C.barrier: (), _C.broadcast: (x,), _C.send: (x,), _C.recv: (x,)}.get(
             kind, (x, out)
         )
         method(
-            recorder,
             *positional,
             **arguments,
             **{k: v for k, v in options.items() if k != "async_op"},
