@@ -40,9 +40,12 @@ int cores() {
   return count;
 }
 
-// Where ranks outnumber the cores, spinning only keeps the others from working.
+// Where ranks outnumber the cores, spinning only keeps the others from working. Elsewhere it is short, too: yielding
+// costs little on a core of one's own, and two ranks that share one (another program has the other) answer each
+// other after the spins only (8 bytes beside one busy program: 4.5 us with 50 spins, 85 us with 2000; alone 0.38 us
+// with either).
 Backoff waiter_backoff(int ranks) {
-  return {ranks <= cores() ? 2000 : 10, std::chrono::milliseconds{2}};
+  return {ranks <= cores() ? 50 : 10, std::chrono::milliseconds{2}};
 }
 
 Backoff background_backoff() { return {0, std::chrono::microseconds{50}}; }
