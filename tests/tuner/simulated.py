@@ -83,6 +83,9 @@ class Machine:
     def clock(self) -> float:
         return self.now
 
+    def renew(self) -> None:
+        self.now += 0.01
+
     def field(self, cell: Cell) -> Field:
         candidates = tuple(Candidate(choice) for choice in self.gains(cell))
         return Field(DEFAULT_CHOICE, self.aliases(cell), candidates)

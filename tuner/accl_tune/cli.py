@@ -31,6 +31,7 @@ from accl_tune.evidence import (
 )
 from accl_tune.measure.data import DTYPES, dtype_of, legal_bytes
 from accl_tune.measure.lead import Lead
+from accl_tune.measure.load import ForeignLoad
 from accl_tune.measure.machine import describe, differences, machine, versions
 from accl_tune.measure.progress import on_stderr
 from accl_tune.measure.ranks import launched_ranks, lead_launched, lead_local, serve_launched
@@ -343,6 +344,7 @@ def _sweep_with(
         "parameters": {"ranks": lead.ranks, "nodes": lead.nodes, **parameters},
     }
     journal = _journal(journal_path(output), header, given)
+    load = ForeignLoad(lead.pids) if lead.pids else None
     session = {"started": _now(), "resumed": bool(journal.evidence.sessions)}
     try:
         with on_stderr() as progress:
@@ -358,6 +360,7 @@ def _sweep_with(
         ) from None
     finally:
         journal.close()
+    evidence.foreign_cores = load.cores() if load else None
     conclude(evidence, plan.proof)
     text = rules_text(
         evidence.intervals,
@@ -498,6 +501,7 @@ def _measure_again(
         return remeasure(
             lead,
             evidence.ordered(),
+            {cell for interval in evidence.intervals for cell in interval.cells},
             text,
             "rules.csv",
             seconds=given.again,

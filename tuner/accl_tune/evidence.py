@@ -75,6 +75,7 @@ class Evidence:
     records: dict[Cell, CellRecord] = field(default_factory=dict)
     finalists_chosen: bool = False
     spent: float = 0.0
+    foreign_cores: float | None = None  # that other processes kept busy in the last session
     verdicts: dict[Cell, Verdict] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
     remeasured: list[Remeasured] = field(default_factory=list)
@@ -125,6 +126,7 @@ class Evidence:
             **self.header,
             "sessions": self.sessions,
             "spent_seconds": round(self.spent, 3),
+            "foreign_cores": None if self.foreign_cores is None else round(self.foreign_cores, 3),
             "pair": ["default_us", "candidate_us", "default_first"],
             "cells": [self._cell_json(record) for record in self.ordered()],
             "rules": [_interval_json(interval) for interval in self.intervals],
@@ -150,6 +152,7 @@ class Evidence:
             header={key: data[key] for key in ("tool", "machine", "parameters")},
             sessions=list(data["sessions"]),
             spent=float(data["spent_seconds"]),
+            foreign_cores=data["foreign_cores"],
             finalists_chosen=True,
         )
         for entry in data["cells"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,25 +38,22 @@ class Bench:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._generation = 0
+        self._reconnected = 0
         self._memory = Memory()
-        self._tuned: Communicator | None = None
-        self._tuned_rules: Rules | None = None
+        self._measured: dict[str, Communicator] = {}  # "default", and "rules" once there are some
+        self._rules: Rules | None = None
         self.at = -1  # which choice of the job is being run
         self.refusal = ""
         self.reported: dict[str, Any] = {}
-        self.communicator = self._new("default", Rules.defaults())
-
-    def _new(self, kind: str, rules: Rules) -> Communicator:
-        return self._connect(f"tune-{kind}-{self._generation}", rules)
+        self.control = connect("tune-control-0", Rules.defaults())
 
     # ---- the job channel ----
 
     def lead(self, job: Job) -> list[float]:
         """On rank 0: has every rank execute a job; returns its result."""
         text = np.frombuffer(json.dumps(job).encode(), np.uint8).copy()
-        self.communicator.broadcast(np.array([len(text)], np.int64))
-        self.communicator.broadcast(text)
+        self.control.broadcast(np.array([len(text)], np.int64))
+        self.control.broadcast(text)
         return self._execute(job)
 
     def serve(self) -> None:
@@ -73,35 +71,35 @@ class Bench:
 
     def _receive(self) -> Job:
         length = np.zeros(1, np.int64)
-        self.communicator.broadcast(length)
+        self.control.broadcast(length)
         text = np.zeros(int(length[0]), np.uint8)
-        self.communicator.broadcast(text)
+        self.control.broadcast(text)
         job: Job = json.loads(text.tobytes())
         return job
 
     def reconnect(self) -> None:
-        """Leaves a communicator that has ended and makes the next; every rank does so."""
+        """Leaves the communicators that have ended and makes a new channel; every rank does so.
+
+        What is measured is made anew by the next "renew".
+        """
         self.abort()
-        self._generation += 1
-        self.communicator = self._new("default", Rules.defaults())
-        if self._tuned_rules is not None:
-            self._tuned = self._new("tuned", self._tuned_rules)
+        self._measured = {}
+        self._reconnected += 1
+        self.control = self._connect(f"tune-control-{self._reconnected}", Rules.defaults())
+
+    def _all(self) -> list[Communicator]:
+        return [*self._measured.values(), self.control]
 
     def abort(self) -> None:
         """Ends the communicators, for all ranks."""
-        for communicator in (self.communicator, self._tuned):
-            if communicator is not None:
-                communicator.abort("a candidate failed, or accl-tune was interrupted")
+        for communicator in self._all():
+            communicator.abort("a candidate failed, or accl-tune was interrupted")
 
     def close(self) -> None:
         """Leaves."""
-        for communicator in (self._tuned, self.communicator):
-            if communicator is None:
-                continue
-            try:
+        for communicator in self._all():
+            with suppress(AbortedError, PeerError):  # it has ended already
                 communicator.shutdown()
-            except (AbortedError, PeerError):
-                pass  # it has ended already
 
     # ---- the jobs ----
 
@@ -111,35 +109,46 @@ class Bench:
             "time": self._time,
             "run": self._run_once,
             "use": self._use,
+            "renew": self._renew,
             "stop": lambda _: (),
         }
         result = np.array([0.0, *actions[job["do"]](job)])
         if job["do"] != "stop":
-            self.communicator.all_reduce(result, op="max")
+            self.control.all_reduce(result, op="max")
         return [float(value) for value in result[1:]]
 
     def _use(self, job: Job) -> Sequence[float]:
-        """Makes the second communicator, which obeys rules."""
-        self._tuned_rules = Rules.parse(job["text"], job["name"])
-        self._tuned = self._new("tuned", self._tuned_rules)
+        """Takes the rules that the second communicator obeys, from the next "renew" on."""
+        self._rules = Rules.parse(job["text"], job["name"])
+        return ()
+
+    def _renew(self, job: Job) -> Sequence[float]:
+        """New communicators and new buffers: times depend on how memory happened to fall, by up to
+        a tenth.
+        """
+        for communicator in self._measured.values():
+            communicator.shutdown()
+        self._measured = {}
+        self._memory = Memory()
+        for kind in job["order"]:
+            rules = self._rules if kind == "rules" else Rules.defaults()
+            if rules is not None:
+                self._measured[kind] = self._connect(f"tune-{kind}-{job['number']}", rules)
         return ()
 
     def _buffers(self, job: Job) -> Buffers:
         name, size = job["cell"]
         cell = Cell(name, size)
-        own = self.communicator
-        return Buffers(self._memory, cell, own.rank, own.size, dtype_of(job["dtype"]))
+        here = self.control
+        return Buffers(self._memory, cell, here.rank, here.size, dtype_of(job["dtype"]))
 
     def prepare(self, job: Job, buffers: Buffers, choice: Sequence[Any]) -> PreparedCall:
         """A call with a choice of a job: [] the default, ["rules"] what the rules say, else what is
         forced.
         """
         options: dict[str, Any] = {"timeout": job["timeout"]}
-        communicator = self.communicator
-        if list(choice) == ["rules"]:
-            assert self._tuned is not None
-            communicator = self._tuned
-        elif choice:
+        communicator = self._measured["rules" if list(choice) == ["rules"] else "default"]
+        if len(choice) > 1:
             options.update(algorithm=choice[0], protocol=choice[1], chunk_bytes=choice[2] or None)
         x, out = buffers.x, buffers.out
         if buffers.cell.collective == "broadcast":
@@ -160,7 +169,7 @@ class Bench:
             buffers.poison()
             try:
                 prepared = self.prepare(job, buffers, choice)
-                self.communicator.barrier()
+                self.control.barrier()
                 prepared.run()
                 prepared.run()
             except InvalidArgument as error:  # the same on every rank, before anything is sent
@@ -180,9 +189,9 @@ class Bench:
         iterations = job["iterations"]
         result = []
         for self.at in job["order"]:
-            self.communicator.barrier()
+            self.control.barrier()
             calls[self.at].time(1 + iterations // 8)
-            self.communicator.barrier()
+            self.control.barrier()
             result.append(calls[self.at].time(iterations))
         return result
 

@@ -28,7 +28,7 @@ _MOST_RANKS = 8
 
 
 def field_of(cell: Cell, ranks: int, element_bytes: int, default: Choice) -> Field:
-    """Groups all choices by what they run. `default`: what the engine runs with no forced choice."""
+    """Groups all choices by what they run. default: what runs with no forced choice."""
     groups: dict[Hashable, list[Choice]] = {}
     for choice in _all_choices(cell):
         groups.setdefault(_behaviour(choice, cell, ranks, element_bytes), []).append(choice)
@@ -81,9 +81,16 @@ def _behaviour(choice: Choice, cell: Cell, ranks: int, element_bytes: int) -> Ha
 
 
 def _transfers(plan: Any) -> Hashable:
-    """A schedule as a value that can be compared."""
+    """A schedule as a value that can be compared. How far a loop moves says nothing if it runs
+    once.
+    """
     return tuple(
-        (loop.repeat, loop.input_stride, loop.output_stride, tuple(map(_round, loop.rounds)))
+        (
+            loop.repeat,
+            loop.input_stride if loop.repeat > 1 else 0,
+            loop.output_stride if loop.repeat > 1 else 0,
+            tuple(map(_round, loop.rounds)),
+        )
         for loop in plan.loops
     )
 

@@ -69,7 +69,8 @@ class Memory:
         """An array at the start of an area, aligned to a cache line."""
         size = count * dtype.itemsize
         if len(self._areas[area]) < size + _LINE:
-            self._areas[area] = np.zeros(size + _LINE, np.uint8)
+            self._areas[area] = np.empty(size + _LINE, np.uint8)
+            self._areas[area].fill(0)  # so that every page is there, and its own
         memory = self._areas[area]
         skip = -memory.ctypes.data % _LINE
         return memory[skip : skip + size].view(dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -57,7 +58,10 @@ class Measurer(Protocol):
         """The time of a batch of so many calls."""
 
     def pairs(self, cell: Cell, order: Sequence[tuple[Side, bool]], iterations: int) -> list[Pair]:
-        """A pair for each entry: who competes with the default, and whether the default runs first."""
+        """A pair for each entry: who competes with the default, and who runs first."""
+
+    def renew(self) -> None:
+        """Makes communicators and buffers anew, so that no decision rests on how memory fell."""
 
 
 class Lead:
@@ -70,17 +74,21 @@ class Lead:
         bench: Bench,
         dtype: str,
         *,
-        timeout: float = 60.0,
+        timeout: float = 20.0,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._bench = bench
         self._dtype = dtype
         self._timeout = timeout
         self._alive = alive
-        self.ranks = bench.communicator.size
-        self.nodes = bench.communicator.nodes
+        self.ranks = bench.control.size
+        self.nodes = bench.control.nodes
         self.element_bytes = dtype_of(dtype).itemsize
+        self.pids: tuple[int, ...] = ()  # of all ranks, where they are ours
         self.between_jobs = True  # else the ranks are not in lockstep, and cannot be told anything
+        self._renewed = 0
+        self._random = random.Random(bench.control.size)
+        self.renew()
 
     def _job(self, what: str, cell: Cell, sides: Sequence[Side], **fields: Any) -> Job:
         return {
@@ -107,10 +115,19 @@ class Lead:
                 raise MeasureError(f"The ranks could not go on: {second}") from error
             self.between_jobs = True
             if self._bench.at < 0:
-                raise MeasureError(f"The ranks could not agree on a job: {error}") from error
-            raise ChoiceFailed(sides[self._bench.at], str(error)) from error
+                raise MeasureError(f"The ranks could not go on: {error}") from error
+            failed = sides[self._bench.at]
+            self.renew()
+            raise ChoiceFailed(failed, str(error)) from error
         self.between_jobs = True
         return result
+
+    def renew(self) -> None:
+        """Makes communicators and buffers anew, the communicators in random order."""
+        self._renewed += 1
+        order = ["default", "rules"]
+        self._random.shuffle(order)
+        self._run({"do": "renew", "number": self._renewed, "order": order}, [])
 
     def field(self, cell: Cell) -> Field:
         """Who competes in a cell: all that the registry has, and what the engine runs with no
@@ -141,22 +158,19 @@ class Lead:
     def use_rules(self, rules: Rules, text: str) -> None:
         """Makes a second communicator of all ranks, which obeys rules."""
         self._run({"do": "use", "text": text, "name": rules.name}, [])
+        self.renew()
 
     def check(self, cell: Cell, sides: Sequence[Side]) -> list[str]:
         """What is wrong with each side's data; empty where nothing is."""
-        result: list[str] = []
-        while len(result) < len(sides):
-            left = list(sides[len(result) :])
-            try:
-                counts = self._run(self._job("check", cell, left), left)
-                result.extend(self._complaint(count) for count in counts)
-            except ChoiceFailed as failure:
-                # Those before it passed or not; only a run without the failing one can say.
-                failed = left.index(failure.side)
-                if failed:
-                    result.extend(self.check(cell, left[:failed]))
-                result.append(f"the call failed: {failure}")
-        return result
+        try:
+            return [
+                self._complaint(count)
+                for count in self._run(self._job("check", cell, sides), sides)
+            ]
+        except ChoiceFailed as failure:
+            if len(sides) == 1:
+                return [f"the call failed: {failure}"]
+        return [complaint for side in sides for complaint in self.check(cell, [side])]
 
     def _complaint(self, count: float) -> str:
         if math.isinf(count):
@@ -169,7 +183,18 @@ class Lead:
         return self._run(job, [side])[0]
 
     def pairs(self, cell: Cell, order: Sequence[tuple[Side, bool]], iterations: int) -> list[Pair]:
-        """A pair for each entry: who competes with the default, and whether the default runs first."""
+        """A pair for each entry: who competes with the default, and who runs first (True: the
+        default).
+        """
+        try:
+            return self._pairs(cell, order, iterations)
+        except ChoiceFailed as failure:
+            if len(order) == 1:
+                raise ChoiceFailed(order[0][0], str(failure)) from failure
+        # Ranks may notice a failure one call apart. Alone with the default, the culprit shows.
+        return [pair for entry in order for pair in self.pairs(cell, [entry], iterations)]
+
+    def _pairs(self, cell: Cell, order: Sequence[tuple[Side, bool]], iterations: int) -> list[Pair]:
         sides: list[Side] = [DEFAULT]
         runs: list[int] = []
         for side, default_first in order:

@@ -96,6 +96,7 @@ def lead_local(ranks: int, dtype: str) -> Iterator[Lead]:
         try:
             bench = _bench(_connect_files(directory, 0, ranks))
             lead = Lead(bench, dtype, alive=lambda: _check_alive(processes))
+            lead.pids = (os.getpid(), *(process.pid for process in processes))
             try:
                 yield lead
             finally:

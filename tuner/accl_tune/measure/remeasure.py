@@ -8,7 +8,7 @@ a rule are measured as well: there both sides are the default, and what they sho
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from statistics import median
 
 from accl_py import Rules
@@ -28,6 +28,7 @@ _LEAST_ROUNDS = 3
 def remeasure(
     lead: Lead,
     records: Sequence[CellRecord],
+    ruled: Set[Cell],
     text: str,
     name: str,
     *,
@@ -40,11 +41,10 @@ def remeasure(
     """Pairs of (default, rules) for all measured cells, in rounds of random order, for about so
     many seconds.
 
-    text, name: the rules. Raises Interrupted, MeasureError.
+    ruled: the cells with a rule. text, name: the rules. Raises Interrupted, MeasureError.
     """
     begun = clock()
-    rules = Rules.parse(text, name)
-    lead.use_rules(rules, text)
+    lead.use_rules(Rules.parse(text, name), text)
     source = random.Random(seed)
     measured = [record for record in records if not record.unmeasured]
     ran = {record.cell: lead.with_rules(record.cell) for record in measured}
@@ -53,6 +53,7 @@ def remeasure(
     number = 0
     while number < _LEAST_ROUNDS or clock() - begun < seconds:
         number += 1
+        lead.renew()
         for record in source.sample(measured, len(measured)):
             spent = clock() - begun
             if number > _LEAST_ROUNDS and spent >= seconds:
@@ -67,15 +68,15 @@ def remeasure(
             first = source.random() < 0.5
             order = [(RULES, first), (RULES, not first)]
             pairs[record.cell].extend(lead.pairs(record.cell, order, record.iterations))
-    return [_row(record, ran[record.cell], rules, lead, pairs[record.cell]) for record in measured]
+    return [
+        _row(record.cell, ran[record.cell], record.cell in ruled, pairs[record.cell])
+        for record in measured
+    ]
 
 
-def _row(
-    record: CellRecord, ran: Choice, rules: Rules, lead: Lead, pairs: list[Pair]
-) -> Remeasured:
+def _row(cell: Cell, ran: Choice, by_rule: bool, pairs: list[Pair]) -> Remeasured:
     values = log_gains(pairs)
     low, high = interval(values)
-    cell = record.cell
     return Remeasured(
         cell,
         default_us=median(pair.default_us for pair in pairs),
@@ -84,6 +85,6 @@ def _row(
         low=to_factor(low),
         high=to_factor(high),
         ran=ran,
-        by_rule=rules.match(cell.collective, cell.bytes, lead.ranks, lead.nodes) is not None,
+        by_rule=by_rule,
         pairs=tuple(pairs),
     )

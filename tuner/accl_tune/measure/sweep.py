@@ -174,11 +174,13 @@ class Sweep:
         return record
 
     def _iterations(self, cell: Cell) -> int:
-        """Calls in a batch, from a first, doubled until the clock can tell."""
+        """Calls in a batch, from ever longer ones until the clock can tell."""
         calls = 1
         while True:
             seconds = self._measurer.seconds(cell, DEFAULT, calls)
             if seconds > self._plan.batch_seconds / 4 or calls >= 1 << 20:
+                # Once more: the first calls of all may have taken long for reasons of their own.
+                seconds = min(seconds, self._measurer.seconds(cell, DEFAULT, calls))
                 return max(1, round(calls * self._plan.batch_seconds / max(seconds, 1e-9)))
             calls *= 4
 
@@ -192,6 +194,8 @@ class Sweep:
                 for record in self._evidence.ordered()
                 if record.live() and not settled(record, how) and _fewest(record) < number
             ]
+            if records:
+                self._measurer.renew()
             for record in self._shuffled(records):
                 live = len(record.live())
                 if self._spent() + live * self._costs.get(record.cell, 0.0) > limit:
@@ -270,6 +274,7 @@ class Sweep:
         finalists = [record for record in self._evidence.ordered() if record.finalist]
         total = sum(record.wanted for record in finalists)
         while todo := [record for record in finalists if self._unconfirmed(record)]:
+            self._measurer.renew()
             for record in self._shuffled(todo):
                 cost = _PAIRS_A_VISIT * self._costs.get(record.cell, 0.0)
                 if self._spent() + cost > self._budget():

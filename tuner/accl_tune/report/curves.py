@@ -81,5 +81,11 @@ def _sampled(evidence: Evidence, records: list[CellRecord], name: str) -> Curve:
         has_rule = record.cell in ruled
         gain = verdict.gain if verdict and has_rule else 1.0
         rows.append((record.cell.bytes, median(times), median(times) / gain, has_rule))
-    columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
-    return Curve(name, *columns, remeasured=False)
+    return Curve(
+        name,
+        tuple(row[0] for row in rows),
+        tuple(row[1] for row in rows),
+        tuple(row[2] for row in rows),
+        tuple(row[3] for row in rows),
+        remeasured=False,
+    )

@@ -12,6 +12,7 @@ from accl_tune.words import format_bytes
 __all__ = ["remeasured_table", "summary"]
 
 _LOST = 0.98
+_BUSY_CORES = 0.25
 
 
 def remeasured_table(rows: Sequence[Remeasured]) -> str:
@@ -85,6 +86,11 @@ def _summary(evidence: Evidence) -> Iterator[str]:
     wrong = [trial for trial in trials if trial.wrong]
     if wrong:
         yield f"{len(wrong)} candidates were rejected, since their data was wrong or their call failed (see the evidence)."
+    if evidence.foreign_cores is not None and evidence.foreign_cores > _BUSY_CORES:
+        yield (
+            f"Other processes kept {evidence.foreign_cores:.1f} cores busy meanwhile: the rules are for "
+            "a machine that is as busy. Sweep again when it is quiet."
+        )
     unmeasured = [record for record in records if record.unmeasured]
     if unmeasured:
         yield f"{len(unmeasured)} cells were not measured, since the budget did not reach for them."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from accl_py import Rules
+from accl_py import Rules, schedule
 
 from accl_tune.decide.verdicts import Level, Verdict
 from accl_tune.evidence import Evidence
@@ -53,7 +53,7 @@ def _lines(rules: Rules, query: Query, evidence: Evidence | None) -> Iterator[st
         earlier = [row for row in _rows(rules, query) if row.line < rule.line]
         if earlier:
             yield f"  ({len(earlier)} earlier for {query.collective}: {'; '.join(_misses(row, query) for row in earlier)})"
-    yield f"  without it: {_default(query)}" if rule is not None else f"  so: {_default(query)}"
+    yield from _otherwise(rule, query)
     if evidence is not None:
         yield from _evidence_lines(evidence, query)
 
@@ -112,10 +112,22 @@ def _why_not(rules: Rules, query: Query) -> list[str]:
     return [f"the file has none for {query.collective} on engine {query.engine}{known}"]
 
 
-def _default(query: Query) -> str:
+def _otherwise(rule: Any, query: Query) -> Iterator[str]:
+    """What happens without a match, and without the file."""
     if query.engine != "cpu":
-        return f"the choice is {query.engine}'s own"
-    rule = _match(Rules.defaults(), query)
+        yield f"  otherwise: {query.engine}'s own choice"
+        return
+    if rule is None:
+        first = schedule.algorithms(query.collective)[0].name
+        yield f"  so: the engine's own choice, algorithm {first}, protocol inline"
+    default = _match(Rules.defaults(), query)
+    if rule is not None and default is not None and _choice(rule) == _choice(default):
+        yield "  which is what the built-in defaults choose too"
+    else:
+        yield f"  without the file: {_default(default)}"
+
+
+def _default(rule: Any) -> str:
     if rule is None:
         return "the engine's own choice"
     return f"the default, {_choice(rule)} (built-in defaults, line {rule.line}: {rule.format()})"

@@ -41,6 +41,8 @@ def rules_text(
         lines.append(_row(interval, shape))
     if not intervals:
         lines.append("# nothing was significantly faster than the default")
+    lines.append("# for all else the built-in defaults, since a rules file takes their place")
+    lines.extend(row.format() for row in Rules.defaults().rows if row.engine == "cpu")
     text = "\n".join(lines) + "\n"
     Rules.parse(text, "what accl-tune would write")
     return text
@@ -53,7 +55,7 @@ def write_rules(path: Path, text: str) -> None:
 
 def _row(interval: Interval, shape: Shape) -> str:
     choice = interval.choice
-    fields: list[object] = [
+    fields: list[str | int] = [
         nccl_word(interval.collective),
         interval.min_bytes,
         interval.max_bytes,
