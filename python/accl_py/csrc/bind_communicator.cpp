@@ -12,6 +12,7 @@
 
 #include "accl/error.h"
 #include "bindings.h"
+#include "exit_gate.h"
 #include "python_store.h"
 #include "traffic.h"
 #include "words.h"
@@ -44,7 +45,7 @@ bool wait(Work& work, std::optional<Clock::time_point> deadline = std::nullopt) 
       slice = std::clamp(left, Milliseconds{0}, slice);
     }
     {
-      const py::gil_scoped_release nogil;
+      const Released nogil;
       if (work.wait(slice)) return true;
     }
     look_for_signals();
@@ -63,12 +64,7 @@ class PyWork {
   ~PyWork() {
     if (!work_ || work_->completed()) return;
     PyObject* kept = keep_.release().ptr();
-    work_->on_complete([kept] {
-      if (Py_IsInitialized() == 0) return;  // nobody can free it any more
-      const PyGILState_STATE state = PyGILState_Ensure();
-      Py_DECREF(kept);
-      PyGILState_Release(state);
-    });
+    work_->on_complete([kept] { with_gil([kept] { Py_DECREF(kept); }); });
   }
 
   bool wait(std::optional<double> seconds) {
@@ -78,14 +74,13 @@ class PyWork {
   void on_complete(py::function done) {
     PyObject* function = done.release().ptr();
     work_->on_complete([function] {
-      if (Py_IsInitialized() == 0) return;
-      const py::gil_scoped_acquire gil;
-      const auto call = py::reinterpret_steal<py::function>(function);
-      try {
-        call();
-      } catch (py::error_already_set& error) {
-        error.discard_as_unraisable("a completion callback of accl_py");
-      }
+      with_gil([function] {
+        try {
+          py::reinterpret_steal<py::function>(function)();
+        } catch (py::error_already_set& error) {
+          error.discard_as_unraisable("a completion callback of accl_py");
+        }
+      });
     });
   }
   Work& work() const { return *work_; }
@@ -120,7 +115,7 @@ class PyCommunicator {
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
   ~PyCommunicator() {
-    const py::gil_scoped_release nogil;
+    const Released nogil;
     communicator_.reset();
   }
   Communicator& get() const { return *communicator_; }
@@ -128,7 +123,7 @@ class PyCommunicator {
   PyWork post(const Call& call, py::object keep) const {
     std::shared_ptr<Work> work;
     {
-      const py::gil_scoped_release nogil;
+      const Released nogil;
       work = communicator_->post(call);
     }
     return {std::move(work), std::move(keep)};
@@ -136,7 +131,7 @@ class PyCommunicator {
   PyWork post_group(const std::vector<Call>& calls, py::object keep) const {
     std::shared_ptr<Work> work;
     {
-      const py::gil_scoped_release nogil;
+      const Released nogil;
       work = communicator_->post_group(calls);
     }
     return {std::move(work), std::move(keep)};
@@ -146,7 +141,7 @@ class PyCommunicator {
   int run(const Call& call, py::object keep) const {
     std::shared_ptr<Work> work;
     {
-      const py::gil_scoped_release nogil;
+      const Released nogil;
       work = communicator_->post(call);
       if (work->wait(kBetweenSignals)) return work->source_rank();
     }
@@ -195,7 +190,7 @@ class PreparedCall {
 
  private:
   std::shared_ptr<Work> post() const {
-    const py::gil_scoped_release nogil;
+    const Released nogil;
     return communicator_->get().post(call_);
   }
 
@@ -218,7 +213,7 @@ class PreparedCall {
   // Runs calls without the GIL; hands out one that takes long, so that signals can be looked for.
   template <class After>
   std::shared_ptr<Work> run_batch(std::int64_t batch, std::int64_t& done, After after) {
-    const py::gil_scoped_release nogil;
+    const Released nogil;
     Communicator& communicator = communicator_->get();
     for (std::int64_t i = 0; i < batch; ++i) {
       auto work = communicator.post(call_);
@@ -244,7 +239,7 @@ std::shared_ptr<PyCommunicator> create(py::object store, int rank, int size, dou
   PythonStore adapter(std::move(store));
   std::shared_ptr<Communicator> communicator;
   try {
-    const py::gil_scoped_release nogil;
+    const Released nogil;
     communicator = Communicator::create(adapter, rank, size, options);
   } catch (const Error&) {
     adapter.throw_interrupt();  // Ctrl-C inside the store, which the core takes for a failure of the store
@@ -313,6 +308,7 @@ py::dict statistics_of(const PyCommunicator& c) {
 }  // namespace
 
 void bind_communicator(py::module_& module) {
+  py::module_::import("atexit").attr("register")(py::cpp_function([] { ExitGate::get().close(); }));
   module.attr("ANY_SOURCE") = kAnySource;
   bind_call(module);
   bind_work(module);
@@ -332,8 +328,8 @@ void bind_communicator(py::module_& module) {
       .def("run", &PyCommunicator::run, py::arg("call"), py::arg("keep"))
       .def("choice_for", [](const PyCommunicator& c, const Call& call) { return to_dict(c.get().choice_for(call)); })
       .def("abort", [](const PyCommunicator& c, const std::string& reason) { c.get().abort(reason); },
-           py::call_guard<py::gil_scoped_release>())
-      .def("shutdown", [](const PyCommunicator& c) { c.get().shutdown(); }, py::call_guard<py::gil_scoped_release>())
+           py::call_guard<Released>())
+      .def("shutdown", [](const PyCommunicator& c) { c.get().shutdown(); }, py::call_guard<Released>())
       .def("raise_error", [](const PyCommunicator& c) { if (const auto error = c.get().error()) std::rethrow_exception(error); },
            "Raises the error that ended the communicator, if it has ended.")
       .def("statistics", &statistics_of)
