@@ -47,7 +47,8 @@ _SIZE_MAX = 2**62
 _OPTION_NAMES = frozenset(CallOptions.__annotations__)
 
 
-def _seconds(timeout: float | timedelta, name: str = "timeout") -> float:
+def seconds_of(timeout: float | timedelta, name: str = "timeout") -> float:
+    """A timeout in seconds; InvalidArgument where it is none. `name` is what the message calls it."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(seconds, bool) or not isinstance(seconds, Real) or not seconds > 0:
         raise InvalidArgument(f"{name} is {timeout!r}; expected seconds above 0 or a timedelta.")
@@ -75,7 +76,7 @@ def _core_options(options: CallOptions) -> dict[str, Any]:
         result["chunk_bytes"] = _integer(chunk, "chunk_bytes", 0, _SIZE_MAX)
     timeout = options.get("timeout")
     if timeout is not None:
-        result["timeout"] = _seconds(timeout)
+        result["timeout"] = seconds_of(timeout)
     if options.get("async_op"):
         result["background"] = True
     return result
@@ -125,7 +126,7 @@ class Work:
         Raises the call's error, or accl_py.errors.TimeoutError if `timeout` (seconds) passes first: the call then goes
         on and may be waited for again.
         """
-        if not self._work.wait(None if timeout is None else _seconds(timeout)):
+        if not self._work.wait(None if timeout is None else seconds_of(timeout)):
             raise TimeoutError(
                 f"The call (#{self.sequence}) was not complete after {timeout} s; it goes on."
             )
@@ -276,7 +277,7 @@ class Communicator:
             StoreAdapter(store),
             _integer(rank, "rank"),
             _integer(size, "size"),
-            _seconds(timeout),
+            seconds_of(timeout),
             name,
             rules,
             rules_file,
@@ -319,7 +320,7 @@ class Communicator:
 
     @timeout.setter
     def timeout(self, seconds: float | timedelta) -> None:
-        self._handle.timeout = _seconds(seconds)
+        self._handle.timeout = seconds_of(seconds)
 
     @property
     def rules(self) -> Rules:

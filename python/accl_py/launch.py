@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
-from accl_py.communicator import Communicator
-from accl_py.errors import AcclError, InvalidArgument
+from accl_py.communicator import Communicator, seconds_of
+from accl_py.errors import AcclError, InvalidArgument, StoreError
 from accl_py.stores import HashStore
 
 __all__ = ["init"]
@@ -47,20 +46,33 @@ def _from_torchrun(environment: Mapping[str, str], options: dict[str, Any]) -> C
             f"{', '.join(missing)} is not set, though RANK or WORLD_SIZE is; torchrun sets all of {', '.join(_TORCHRUN)}."
         )
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    port = _number(environment, "MASTER_PORT")
     if size == 1:
         return Communicator.from_store(HashStore(), rank, size, **options)
+    if not 0 <= rank < size:
+        raise InvalidArgument(f"RANK is {rank}; expected 0 to {size - 1} for WORLD_SIZE {size}.")
+    store = _tcp_store(environment["MASTER_ADDR"], port, rank, size, options.get("timeout", 1800.0))
+    return Communicator.from_store(store, rank, size, **options)
+
+
+def _tcp_store(host: str, port: int, rank: int, size: int, timeout: Any) -> Any:
     try:
-        from accl_py.torch.rendezvous import tcp_store
+        import torch.distributed
     except ImportError as error:
         raise AcclError(
-            "torchrun's rendezvous needs torch, which is not installed; start with mpirun, or give from_store a store."
+            "torchrun's rendezvous needs torch, which is not installed; start with mpirun, "
+            "or give from_store a store."
         ) from error
-    timeout = options.get("timeout", 1800.0)
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    store = tcp_store(
-        environment["MASTER_ADDR"], _number(environment, "MASTER_PORT"), rank, size, seconds
-    )
-    return Communicator.from_store(store, rank, size, **options)
+    from accl_py.torch.rendezvous import tcp_store
+
+    try:
+        return tcp_store(host, port, rank, size, seconds_of(timeout))
+    except torch.distributed.DistError as error:
+        reason = str(error).partition("\n")[0]
+        raise StoreError(
+            f"Rank {rank} could not reach the store of the launcher at {host}:{port} (MASTER_ADDR, "
+            f"MASTER_PORT): {reason}"
+        ) from error
 
 
 def _from_mpi(name: str, size: int, options: dict[str, Any]) -> Communicator:
