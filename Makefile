@@ -10,7 +10,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= 2
 SOURCES := $(shell find accl python tuner -type f \( -name '*.h' -o -name '*.inc' -o -name '*.cc' -o -name '*.cpp' \
              -o -name '*.py' -o -name '*.pyi' \) -not -path 'python/accl_py/include/*' 2>/dev/null)
 
-.PHONY: build test sanitize clean
+.PHONY: build tune test sanitize clean
 
 $(VENV)/ready: requirements-dev.txt
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed."; exit 1; }
@@ -25,12 +25,16 @@ $(VENV)/installed: $(VENV)/ready $(SOURCES) CMakeLists.txt pyproject.toml VERSIO
 
 build: $(VENV)/installed
 
+# Measures this machine's CPU engine with 2 ranks, decides, and shows default against tuned; everything in out/.
+tune: build
+	$(BIN)/accl-tune demo --out out
+
 test: build
 	cmake -S . -B build/test -G Ninja -DACCL_TESTS=ON -DACCL_PYTHON=OFF -DACCL_WERROR=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo
 	cmake --build build/test
 	ACCL_LOG=error build/test/accl_unit_tests
 	ACCL_LOG=error build/test/accl_contract_tests
-	$(PYTHON) -m pytest -q $(wildcard tests/python tests/perf tests/tuner tests/python_torch)
+	$(PYTHON) -m pytest -q $(wildcard tests/python tests/perf tests/tuner tests/plugin tests/python_torch)
 
 # The C++ tests under the address, undefined-behaviour and thread sanitizers.
 sanitize: $(VENV)/ready
