@@ -9,8 +9,7 @@ namespace {
 constexpr std::string_view kText = R"(# written_by: hand
 # why: small messages ride beside their flag; mid sizes save a round; large ones move each byte twice at most
 # collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff,engine,chunk_bytes
-allreduce,0,2048,direct,inline,-1,-1,-1,-1,-1,cpu
-allreduce,2049,32768,direct,bulk,-1,-1,-1,-1,-1,cpu
+allreduce,0,32768,direct,inline,-1,-1,-1,-1,-1,cpu
 allreduce,32769,-1,two_shot,bulk,-1,-1,-1,-1,-1,cpu
 allgather,0,-1,direct,inline,-1,-1,-1,-1,-1,cpu
 reducescatter,0,-1,direct,inline,-1,-1,-1,-1,-1,cpu

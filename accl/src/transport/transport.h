@@ -25,7 +25,7 @@ namespace accl::transport {
 enum class Lane : std::uint8_t { kCollective, kPointToPoint };
 inline constexpr int kLanes = 2;
 
-inline constexpr std::size_t kInlineMax = 4096;  // bytes; the longest inline payload
+inline constexpr std::size_t kInlineMax = 256;  // bytes; cells cost more than the ring beyond (docs/performance.md)
 
 struct Header {
   std::uint64_t digest = 0;  // of the call, compared by the receiver

@@ -26,7 +26,7 @@ std::vector<std::byte> filled(int from, int tag, std::size_t bytes) {
   return data;
 }
 
-const std::vector<std::size_t> kSizes = {0, 1, 31, 32, 33, 80, 81, 4095, 4096, 4097, 65537, 3'000'001};
+const std::vector<std::size_t> kSizes = {0, 1, 31, 32, 33, 80, 81, 255, 256, 257, 4095, 4096, 4097, 65537, 3'000'001};
 
 TEST(messages_of_every_size_arrive) {
   run_ranks(2, [](Communicator& c) {

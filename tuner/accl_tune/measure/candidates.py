@@ -20,8 +20,8 @@ __all__ = ["CHUNKS", "field_of"]
 
 CHUNKS = tuple(1 << power for power in (14, 15, 16, 17, 18, 19, 20, 22))
 
-# docs/rules.md: messages of up to 4 KiB ride inline, larger ones go in bulk whatever the protocol.
-INLINE_BYTES = 4096
+# docs/rules.md: messages of up to 256 bytes ride inline, larger ones go in bulk whatever the protocol.
+INLINE_BYTES = 256
 
 # Sampled ranks stand for all where there are many: plans are made for each.
 _MOST_RANKS = 8
