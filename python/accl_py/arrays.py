@@ -72,7 +72,8 @@ def _is_torch_type(kind: type) -> bool:
 
 def is_torch(array: Any) -> bool:
     """Whether it is a torch tensor, without importing torch."""
-    return _is_torch_type(type(array))
+    kind: Any = type(array)
+    return _is_torch_type(kind)
 
 
 def view(array: Any, name: str, *, writable: bool = False) -> View:

@@ -264,7 +264,7 @@ class Communicator:
         """
         rules_file = ""
         if isinstance(rules, (str, PathLike)):
-            rules, rules_file = None, os.fsdecode(rules)
+            rules_file, rules = os.fsdecode(rules), None
             if not rules_file:
                 raise InvalidArgument("rules is an empty path; expected that of a rules file.")
         if rules is not None and not isinstance(rules, Rules):

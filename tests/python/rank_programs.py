@@ -235,8 +235,10 @@ def left_under_way(rank: int, size: int, directory: Path) -> None:
     return None
 
 
-def _shared_memory() -> list[str]:
-    return sorted(name for name in os.listdir("/dev/shm") if name.startswith("accl"))
+def _shared_memory() -> tuple[list[str], int]:
+    """Names in /dev/shm, and the bytes that are used there."""
+    about = os.statvfs("/dev/shm")
+    return sorted(os.listdir("/dev/shm")), (about.f_blocks - about.f_bfree) * about.f_frsize
 
 
 def killed_with_memory(rank: int, size: int, directory: Path) -> Any:
@@ -247,13 +249,6 @@ def killed_with_memory(rank: int, size: int, directory: Path) -> Any:
     _note(directory / f"ready-{rank}", "")
     while True:
         c.all_reduce(x, op="max")
-
-
-def shared_memory_names(rank: int, size: int, directory: Path) -> Any:
-    """What lies in /dev/shm while a communicator is used."""
-    with _join(directory, rank, size, "next") as c:
-        c.all_reduce(np.ones(1 << 20, np.float32))
-        return _shared_memory()
 
 
 def full_ranks(rank: int, size: int, directory: Path) -> Any:
@@ -271,12 +266,12 @@ def left_memory(rank: int, size: int, directory: Path) -> Any:
     for r in range(2):
         _wait_for(ranks.directory / f"ready-{r}")
     time.sleep(0.05)
+    used = _shared_memory()[1]
     for process in ranks.processes:
         process.kill()
     ranks.stop()
-    killed = _shared_memory()
-    during = run_processes(2, "shared_memory_names")
-    return {"killed": killed, "during": during, "after": _shared_memory()}
+    run_processes(2, "sum_of_ranks")
+    return {"used": used, "after": _shared_memory()}
 
 
 def rules_differ(rank: int, size: int, directory: Path, how: str) -> Any:

@@ -337,7 +337,7 @@ void bind_communicator(py::module_& module) {
   py::class_<PreparedCall>(module, "PreparedCall", "One call, to be made again and again; for measuring.")
       .def(py::init<std::shared_ptr<PyCommunicator>, Call, py::object>(), py::arg("communicator"), py::arg("call"), py::arg("keep"))
       .def("run", &PreparedCall::run, "Makes the call once; returns what it used.")
-      .def("time", &PreparedCall::time, py::arg("iterations"), "Seconds of so many calls, back to back.")
+      .def("time", &PreparedCall::time, py::arg("iterations"), "Seconds, in all, of so many calls back to back.")
       .def("time_each", &PreparedCall::time_each, py::arg("iterations"), "Seconds of each call.");
 }
 

@@ -32,10 +32,10 @@ void bind_rules(py::module_& module) {
 
   py::class_<Rules, std::shared_ptr<Rules>>(module, "Rules", "A rules file: the table from calls to algorithms.")
       .def_static("parse", [](const std::string& text, const std::string& name) { return std::make_shared<Rules>(Rules::parse(text, name)); },
-                  py::arg("text"), py::arg("name") = "<text>")
-      .def_static("load", [](const std::string& path) { return std::make_shared<Rules>(Rules::load(path)); }, py::arg("path"))
-      .def_static("defaults", [] { return std::make_shared<Rules>(Rules::defaults()); })
-      .def_static("defaults_text", [] { return Rules::defaults_text(); })
+                  py::arg("text"), py::arg("name") = "<text>", "Rules of a text; RulesError names line, value and accepted values.")
+      .def_static("load", [](const std::string& path) { return std::make_shared<Rules>(Rules::load(path)); }, py::arg("path"), "Rules of a file; RulesError as parse, and where it cannot be read.")
+      .def_static("defaults", [] { return std::make_shared<Rules>(Rules::defaults()); }, "The built-in rules.")
+      .def_static("defaults_text", [] { return Rules::defaults_text(); }, "The built-in rules as a file.")
       .def(
           "match",
           [](const Rules& rules, const std::string& collective, std::uint64_t bytes, int ranks, int nodes,
@@ -46,9 +46,9 @@ void bind_rules(py::module_& module) {
           },
           py::arg("collective"), py::arg("bytes"), py::arg("ranks"), py::arg("nodes") = 1, py::arg("engine") = "cpu",
           py::arg("uneven") = false, py::arg("pipe_ops") = 1, "The first rule that matches, or None.")
-      .def_property_readonly("rows", [](const Rules& r) { return r.rows(); })
-      .def_property_readonly("name", &Rules::name)
-      .def_property_readonly("provenance", [](const Rules& r) { return r.provenance(); })
+      .def_property_readonly("rows", [](const Rules& r) { return r.rows(); }, "The rows, first match first.")
+      .def_property_readonly("name", &Rules::name, "What messages call it: the path, or the name given.")
+      .def_property_readonly("provenance", [](const Rules& r) { return r.provenance(); }, "Comment lines that say where the rows come from.")
       .def("digest", &Rules::digest, "16 hex digits, equal for files whose rows mean the same.")
       .def("__len__", [](const Rules& r) { return r.rows().size(); })
       .def("__repr__", [](const Rules& r) {
@@ -60,8 +60,8 @@ void bind_rules(py::module_& module) {
       [](const std::string& engine, const std::string& collective) {
         return Rules::algorithm_words(engine_of(engine), collective_of(collective));
       },
-      py::arg("engine"), py::arg("collective"));
-  module.def("protocol_words", [](const std::string& engine) { return Rules::protocol_words(engine_of(engine)); }, py::arg("engine"));
+      py::arg("engine"), py::arg("collective"), "Algorithms that a rules file may name, the default first.");
+  module.def("protocol_words", [](const std::string& engine) { return Rules::protocol_words(engine_of(engine)); }, py::arg("engine"), "Protocols that a rules file may name.");
 }
 
 }  // namespace accl::python
