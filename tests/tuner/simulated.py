@@ -63,7 +63,7 @@ def bursts(share: float) -> Noise:
 
 @dataclass
 class Machine:
-    """A Measurer. `gains`: true factors by which choices are faster than the default, in each cell."""
+    """A Measurer. gains: true factors by which choices are faster than the default, by cell."""
 
     gains: Callable[[Cell], dict[Choice, float]]
     noise: Noise

@@ -387,8 +387,9 @@ def _journal(path: Path, header: dict[str, Any], given: argparse.Namespace) -> J
         if differing:
             journal.close()
             raise ResumeError(
-                f"'{path}' is of an interrupted sweep that cannot go on here: {'; '.join(differing)}. "
-                "Repeat the command that was interrupted, or start anew with --fresh."
+                f"'{path}' is of an interrupted sweep that cannot go on here: "
+                f"{'; '.join(differing)}. Repeat the command that was interrupted, or start anew "
+                "with --fresh."
             )
     print(
         f"accl-tune: resuming '{path}': {old.spent:.0f} s spent, {len(old.records)} cells checked.",
@@ -405,6 +406,7 @@ def _provenance(evidence: Evidence, output: Path) -> dict[str, str]:
     parameters = evidence.header["parameters"]
     tool = evidence.header["tool"]
     low, high = format_bytes(parameters["sizes"][0]), format_bytes(parameters["sizes"][-1])
+    names = ", ".join(parameters["collectives"])
     return {
         "written_by": f"accl-tune {tool['accl_tune']}",
         "date": _now(),
@@ -412,7 +414,7 @@ def _provenance(evidence: Evidence, output: Path) -> dict[str, str]:
         "engine": f"cpu, accl {tool['accl_py']}, library {tool['library']}",
         "ranks": str(parameters["ranks"]),
         "nodes": str(parameters["nodes"]),
-        "measured": f"{', '.join(parameters['collectives'])}; {low} to {high}; {parameters['dtype']}",
+        "measured": f"{names}; {low} to {high}; {parameters['dtype']}",
         "min_gain": f"{parameters['min_gain']:.3g}",
         "evidence": evidence_path(output).name,
     }

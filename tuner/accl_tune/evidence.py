@@ -82,7 +82,7 @@ class Evidence:
     _spent_before: float = 0.0
 
     def apply(self, entry: Entry) -> None:
-        """Takes in one entry. Raises KeyError, TypeError or ValueError where it is not well-formed."""
+        """Takes in one entry. Raises KeyError, TypeError or ValueError where it is malformed."""
         kind = entry["kind"]
         if kind == "session":
             self.sessions.append({key: entry[key] for key in entry if key != "kind"})
@@ -434,6 +434,6 @@ def _replay(path: Path, lines: list[str]) -> Evidence:
             evidence.header = {key: entry[key] for key in ("tool", "machine", "parameters")}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EvidenceError(
-                f"{path}:{number}: {_fault(error)}; the journal is damaged, start anew with --fresh."
+                f"{path}:{number}: {_fault(error)}; damaged; start anew with --fresh."
             ) from error
     return evidence

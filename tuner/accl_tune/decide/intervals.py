@@ -67,7 +67,7 @@ def _level(record: CellRecord, verdicts: Mapping[Cell, Verdict]) -> Level:
 
 
 def _fitting(record: CellRecord, verdicts: Mapping[Cell, Verdict]) -> list[Choice]:
-    """The choices that a rule may give this cell; without a shown gain, those that change nothing."""
+    """What a rule may give this cell; without a shown gain, choices that change nothing."""
     if _level(record, verdicts) is Level.NONE:
         return [record.default, *record.default_aliases]
     choice = verdicts[record.cell].choice

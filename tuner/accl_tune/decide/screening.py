@@ -78,7 +78,7 @@ def losers(record: CellRecord, how: Screening) -> dict[Choice, str]:
             )
         elif len(values) >= how.least_rivals and high < best - how.change:
             result[choice] = (
-                f"another candidate is faster (at most {np.expm1(high):+.1%}, that one at least {np.expm1(best):+.1%})"
+                f"another is faster: {np.expm1(high):+.1%} at most against {np.expm1(best):+.1%}"
             )
     return result
 

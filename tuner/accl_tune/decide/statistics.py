@@ -126,11 +126,18 @@ def spread(groups: Sequence[Floats], floor: float = 0.005) -> tuple[float, int]:
             continue
         away = np.sort(np.abs(values - np.median(values)))
         # With an odd number one value is the median itself, and says nothing.
-        residuals.append(away[len(values) % 2 :] * np.sqrt(len(values) / (len(values) - 1)))
+        residuals.append(away[len(values) % 2 :] * _narrowness(len(values)))
     if not residuals:
         return float("inf"), 0
     freedom = sum(len(values) - 1 for values in groups if len(values) > 1)
     return max(1.4826 * float(np.median(np.concatenate(residuals))), floor), freedom
+
+
+def _narrowness(count: int) -> float:
+    """How much closer so few values lie to their own median than to the true one (simulated)."""
+    if count % 2:
+        return 1.0
+    return 1.414 if count == 2 else 1 + 1.6 / count
 
 
 def adjust(ps: Sequence[float]) -> list[float]:

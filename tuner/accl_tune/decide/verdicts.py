@@ -1,4 +1,4 @@
-"""Verdicts: whether the finalists are better than the default, from their confirming pairs alone."""
+"""Verdicts: whether finalists are better than the default, by their confirming pairs alone."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def _confirming(record: CellRecord) -> list[Pair]:
 
 
 def _untested(record: CellRecord) -> Verdict:
-    if record.unmeasured:
+    trial = record.trial(record.finalist) if record.finalist else None
+    if trial and trial.wrong:
+        why = f"{trial.candidate.choice.label} looked best, but {trial.out}"
+    elif record.unmeasured:
         why = record.unmeasured
     elif record.finalist:
         why = f"{record.finalist.label} looked best, but there was no time to confirm it"

@@ -41,7 +41,8 @@ def launched_ranks(environment: Mapping[str, str]) -> tuple[int, int] | None:
                 return int(environment[rank]), int(environment[size])
             except ValueError:
                 raise ArgumentError(
-                    f"{rank} is '{environment[rank]}' and {size} is '{environment[size]}'; expected integers."
+                    f"{rank} is '{environment[rank]}' and {size} is '{environment[size]}'; "
+                    "expected integers."
                 ) from None
     return None
 

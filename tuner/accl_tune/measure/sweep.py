@@ -159,14 +159,14 @@ class Sweep:
         return record
 
     def _checked(self, cell: Cell) -> CellRecord:
-        """A cell with its candidates, whose data has been checked, and the length of its batches."""
+        """A cell with its candidates, whose data has been checked, and how long batches are."""
         record = self._record(cell)
         sides = [DEFAULT, *(trial.candidate.choice for trial in record.trials)]
         complaints = self._measurer.check(cell, sides)
         if complaints[0]:
             raise MeasureError(
-                f"{cell}: the default itself, {record.default.label}, is wrong: {complaints[0]}. Nothing can be tuned "
-                "on an engine that errs; please report this."
+                f"{cell}: the default itself, {record.default.label}, is wrong: {complaints[0]}. "
+                "Nothing can be tuned on an engine that errs; please report this."
             )
         for trial, complaint in zip(record.trials, complaints[1:], strict=True):
             trial.out, trial.wrong = complaint, bool(complaint)

@@ -1,4 +1,4 @@
-"""What is to be shown of a collective: times of default and tuned over sizes, and bus bandwidths."""
+"""What is shown of a collective: times of default and tuned over sizes, bus bandwidths."""
 
 from __future__ import annotations
 

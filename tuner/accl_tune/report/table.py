@@ -11,6 +11,7 @@ from accl_tune.words import format_bytes
 
 __all__ = ["remeasured_table", "summary"]
 
+_HEAD = f"{'size':>8} {'default us':>12} {'tuned us':>12} {'ratio':>7}   {'95 % interval':<16} runs"
 _LOST = 0.98
 _BUSY_CORES = 0.25
 
@@ -26,7 +27,7 @@ def _blocks(rows: Sequence[Remeasured]) -> Iterator[str]:
             (row for row in rows if row.cell.collective == name), key=lambda row: row.cell.bytes
         )
         yield f"{name}"
-        yield f"{'size':>8} {'default us':>12} {'tuned us':>12} {'ratio':>7}   {'95 % interval':<16} runs"
+        yield _HEAD
         for row in block:
             where = f"{row.ran.label}" if row.by_rule else f"{row.ran.label} (default)"
             yield (
@@ -48,18 +49,18 @@ def _verdict(rows: Sequence[Remeasured]) -> Iterator[str]:
         best = max(ruled, key=lambda row: row.gain)
         worst = min(ruled, key=lambda row: row.gain)
         yield (
-            f"With a rule: {len(ruled)} cells, {_mean(ruled):.3f} times as fast in the geometric mean; "
+            f"With a rule: {len(ruled)} cells, {_mean(ruled):.3f} times as fast (geometric mean); "
             f"best {best.gain:.3f} ({best.cell}), worst {worst.gain:.3f} ({worst.cell})."
         )
         lost = [row for row in ruled if row.high < _LOST]
         if lost:
             cells = ", ".join(str(row.cell) for row in lost)
-            yield f"Slower than the default in this run: {cells}. Sweep again, with a larger budget."
+            yield f"Slower than the default in this run: {cells}. Sweep again, for longer."
     if plain:
         off = max(abs(log(row.gain)) for row in plain)
         yield (
-            f"Without: {len(plain)} cells, where both sides are the default: {_mean(plain):.3f} in the mean, "
-            f"at most {exp(off):.3f} apart. So much is noise."
+            f"Without: {len(plain)} cells, where both sides are the default: {_mean(plain):.3f} "
+            f"in the mean, at most {exp(off):.3f} apart. So much is noise."
         )
 
 
@@ -76,20 +77,25 @@ def _summary(evidence: Evidence) -> Iterator[str]:
         gains = [verdict.gain for verdict in verdicts if verdict.level is not Level.NONE]
         sizes = f"{format_bytes(interval.min_bytes)} to {format_bytes(interval.max_bytes)}"
         factor = f"{min(gains):.2f}" if len(gains) == 1 else f"{min(gains):.2f} to {max(gains):.2f}"
-        yield f"  {interval.collective:<15} {sizes:<20} {interval.choice.label:<28} {factor} times as fast"
+        what = f"  {interval.collective:<15} {sizes:<20} {interval.choice.label:<28}"
+        yield f"{what} {factor} times as fast"
     trials = [trial for record in records for trial in record.trials]
     samples = sum(len(trial.screening) + len(trial.confirming) for trial in trials)
     yield (
-        f"{len(records)} cells, {len(trials)} candidates, {samples} pairs in {evidence.spent:.0f} s: "
-        f"{len(ruled)} cells get one of {len(evidence.intervals)} rules, the others keep the default."
+        f"{len(records)} cells, {len(trials)} candidates, {samples} pairs in {evidence.spent:.0f} "
+        f"s: {len(ruled)} cells get one of {len(evidence.intervals)} rules, the others keep the "
+        "default."
     )
     wrong = [trial for trial in trials if trial.wrong]
     if wrong:
-        yield f"{len(wrong)} candidates were rejected, since their data was wrong or their call failed (see the evidence)."
+        yield (
+            f"{len(wrong)} candidates were rejected, since their data was wrong or their call "
+            "failed; the evidence says which."
+        )
     if evidence.foreign_cores is not None and evidence.foreign_cores > _BUSY_CORES:
         yield (
-            f"Other processes kept {evidence.foreign_cores:.1f} cores busy meanwhile: the rules are for "
-            "a machine that is as busy. Sweep again when it is quiet."
+            f"Other processes kept {evidence.foreign_cores:.1f} cores busy meanwhile: the rules "
+            "are for a machine that is as busy. Sweep again when it is quiet."
         )
     unmeasured = [record for record in records if record.unmeasured]
     if unmeasured:

@@ -1,4 +1,4 @@
-"""accl-tune explain: which rule a call gets, why, on what evidence, and what it would get without."""
+"""accl-tune explain: which rule a call gets, why, on what evidence, and what without it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def _lines(rules: Rules, query: Query, evidence: Evidence | None) -> Iterator[st
     else:
         yield f"  {rules.name}:{rule.line}: {rule.format()}"
         yield f"  chooses {_choice(rule)}"
-        yield f"  since it is the first rule for {query.collective} on {query.engine} {_range(rule)}"
+        yield f"  since it is the first for {query.collective} on {query.engine} {_range(rule)}"
         earlier = [row for row in _rows(rules, query) if row.line < rule.line]
         if earlier:
-            yield f"  ({len(earlier)} earlier for {query.collective}: {'; '.join(_misses(row, query) for row in earlier)})"
+            reasons = "; ".join(_misses(row, query) for row in earlier)
+            yield f"  ({len(earlier)} earlier for {query.collective}: {reasons})"
     yield from _otherwise(rule, query)
     if evidence is not None:
         yield from _evidence_lines(evidence, query)
@@ -85,7 +86,8 @@ def _choice(rule: Any) -> str:
 
 def _range(rule: Any) -> str:
     high = "any size up" if rule.max_bytes is None else format_bytes(rule.max_bytes)
-    return f"whose range, {format_bytes(rule.min_bytes)} to {high}, holds the size, and whose ranks and nodes fit"
+    sizes = f"{format_bytes(rule.min_bytes)} to {high}"
+    return f"whose range, {sizes}, holds the size, and whose ranks and nodes fit"
 
 
 def _misses(row: Any, query: Query) -> str:
@@ -137,7 +139,8 @@ def _evidence_lines(evidence: Evidence, query: Query) -> Iterator[str]:
     parameters = evidence.header["parameters"]
     measured = (parameters["ranks"], parameters["nodes"])
     if query.engine != "cpu" or (query.ranks, query.nodes) != measured:
-        yield f"  evidence: measured on {measured[0]} ranks and {measured[1]} nodes, and says nothing of this call"
+        shape = f"{measured[0]} ranks and {measured[1]} nodes"
+        yield f"  evidence: measured on {shape}, and says nothing of this call"
         return
     records = [
         record for record in evidence.ordered() if record.cell.collective == query.collective
@@ -172,9 +175,10 @@ def _cell_line(record: CellRecord, verdict: Verdict | None) -> str:
         return f"{size}: default; {verdict.why}"
     level = {Level.STRONG: "shown", Level.WEAK: "weak", Level.NONE: "not shown"}[verdict.level]
     return (
-        f"{size}: {verdict.choice.label} is {verdict.gain:.3f} times as fast as {record.default.label}, "
-        f"95 % interval {verdict.low:.3f} to {verdict.high:.3f}, {verdict.pairs} fresh pairs, "
-        f"p {verdict.p:.2g} ({verdict.adjusted_p:.2g} corrected for all cells): {level}; {verdict.why}"
+        f"{size}: {verdict.choice.label} is {verdict.gain:.3f} times as fast as "
+        f"{record.default.label}, 95 % interval {verdict.low:.3f} to {verdict.high:.3f}, "
+        f"{verdict.pairs} fresh pairs, p {verdict.p:.2g} ({verdict.adjusted_p:.2g} corrected for all cells): "
+        f"{level}; {verdict.why}"
     )
 
 
@@ -184,7 +188,8 @@ def _trial_lines(record: CellRecord) -> Iterator[str]:
     for trial in wrong:
         yield f"rejected {trial.candidate.choice.label}: {trial.out}"
     if record.trials:
-        yield f"{len(record.trials)} candidates, {len(dropped)} dropped in screening, {len(wrong)} rejected"
+        dropped_count = f"{len(dropped)} dropped in screening"
+        yield f"{len(record.trials)} candidates, {dropped_count}, {len(wrong)} rejected"
 
 
 def _again(evidence: Evidence, cell: Cell) -> str:

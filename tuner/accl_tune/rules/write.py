@@ -16,7 +16,10 @@ from accl_tune.words import format_bytes, nccl_word
 
 __all__ = ["Shape", "rules_text", "write_rules"]
 
-_COLUMNS = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff,engine,chunk_bytes"
+_COLUMNS = (
+    "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,"
+    "regBuff,engine,chunk_bytes"
+)
 
 
 @dataclass(frozen=True)
