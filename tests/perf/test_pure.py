@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 
 def test_sizes_are_binary():
-    assert [parse_size(t, "-b") for t in ("8", "64K", "1m", "2G", "4KB")] == [8, 65536, 1 << 20, 2 << 30, 4096]
+    assert [parse_size(t, "-b") for t in ("8", "64K", "1m", "2G", "4KB")] == [
+        8,
+        65536,
+        1 << 20,
+        2 << 30,
+        4096,
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5M", "1T", "M", "1 K B"])
@@ -26,7 +32,14 @@ def test_progressions():
 
 
 @pytest.mark.parametrize(
-    ("name", "factor"), [("all_reduce", 1.5), ("all_gather", 0.75), ("alltoall", 0.75), ("broadcast", 1), ("sendrecv", 1)]
+    ("name", "factor"),
+    [
+        ("all_reduce", 1.5),
+        ("all_gather", 0.75),
+        ("alltoall", 0.75),
+        ("broadcast", 1),
+        ("sendrecv", 1),
+    ],
 )
 def test_busbw_factors(name, factor):
     algbw, busbw = bandwidths(COLLECTIVES[name], 4_000_000_000, 2.0, 4)
@@ -48,7 +61,12 @@ def test_a_row_has_the_form_of_nccl_tests():
         "        1024           256     float     sum      -1    12.35    1.50    2.25       0"
         "      N/A     N/A     N/A     N/A"
     )
-    assert table.json_row(row)["out_of_place"] == {"time": pytest.approx(12.346), "alg_bw": 1.5, "bus_bw": 2.25, "nwrong": 0}
+    assert table.json_row(row)["out_of_place"] == {
+        "time": pytest.approx(12.346),
+        "alg_bw": 1.5,
+        "bus_bw": 2.25,
+        "nwrong": 0,
+    }
 
 
 def test_wrong_elements_are_counted():
@@ -79,7 +97,19 @@ def test_bad_options_are_sentences(words, text, capsys):
 def test_wrong_results_are_printed_and_end_with_1(monkeypatch, capsys, tmp_path):
     right = data.reduced
     monkeypatch.setattr(data, "reduced", lambda *a: right(*a) + 1)
-    words = ["all_reduce", "-b", "12", "-e", "12", "--local-rank", "0", "--local-store", str(tmp_path), "--ranks", "1"]
+    words = [
+        "all_reduce",
+        "-b",
+        "12",
+        "-e",
+        "12",
+        "--local-rank",
+        "0",
+        "--local-store",
+        str(tmp_path),
+        "--ranks",
+        "1",
+    ]
     assert cli.main(words) == cli.EXIT_WRONG
     printed = capsys.readouterr().out
     assert "# Out of bounds values : 6 FAILED" in printed

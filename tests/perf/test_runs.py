@@ -14,7 +14,11 @@ PERF = [sys.executable, "-m", "accl_py.perf.cli"]
 
 def run(*words, command=PERF, code=0, **environment):
     result = subprocess.run(
-        [*command, *words], capture_output=True, text=True, timeout=100, env={**os.environ, **environment}
+        [*command, *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, **environment},
     )
     assert result.returncode == code, result.stdout + result.stderr
     return result.stdout
@@ -27,7 +31,9 @@ def rows(text):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective(collective):
     ranks = "4" if collective == "hypercube" else "3"
-    text = run(collective, "-b", "12", "-e", "60K", "-f", "16", "-n", "3", "--ranks", ranks, "-r", "1")
+    text = run(
+        collective, "-b", "12", "-e", "60K", "-f", "16", "-n", "3", "--ranks", ranks, "-r", "1"
+    )
     got = rows(text)
     assert len(got) == 4
     for row in got:
@@ -39,7 +45,28 @@ def test_every_collective(collective):
 
 
 def test_one_rank_all_operations_and_dtypes():
-    assert len(rows(run("all_reduce", "-b", "64", "-e", "64", "-o", "all", "-d", "all", "-n", "1", "--ranks", "1"))) == 72
+    assert (
+        len(
+            rows(
+                run(
+                    "all_reduce",
+                    "-b",
+                    "64",
+                    "-e",
+                    "64",
+                    "-o",
+                    "all",
+                    "-d",
+                    "all",
+                    "-n",
+                    "1",
+                    "--ranks",
+                    "1",
+                )
+            )
+        )
+        == 72
+    )
 
 
 def test_json_has_no_secrets(tmp_path):
@@ -55,23 +82,42 @@ def test_json_has_no_secrets(tmp_path):
 
 
 def test_per_iteration_columns_cycles_and_blocking(tmp_path):
-    text = run("all_reduce", "-b", "1K", "-e", "1K", "-I", "-N", "2", "-m", "2", "-J", str(tmp_path / "o"))
+    text = run(
+        "all_reduce", "-b", "1K", "-e", "1K", "-I", "-N", "2", "-m", "2", "-J", str(tmp_path / "o")
+    )
     got = rows(text)
     assert [len(row) for row in got] == [21, 21]
     least, most = float(got[0][9]), float(got[0][10])
     assert 0 < least <= float(got[0][5]) <= most
-    assert len(json.loads((tmp_path / "o").read_text())["results"][0]["out_of_place_per_iter"]["times_us"]) == 20
+    assert (
+        len(
+            json.loads((tmp_path / "o").read_text())["results"][0]["out_of_place_per_iter"][
+                "times_us"
+            ]
+        )
+        == 20
+    )
     assert len(rows(run("broadcast", "-b", "1K", "-e", "1K", "-z", "1", "-c", "0"))[0]) == 13
 
 
 def test_what_does_not_fit_is_said_at_once():
-    result = subprocess.run([*PERF, "all_reduce", "-b", "8", "-e", "999G", "-f", "2"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [*PERF, "all_reduce", "-b", "8", "-e", "999G", "-f", "2"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert result.returncode == 2
     assert "use a smaller -e" in result.stderr
 
 
 def test_a_forced_choice_that_does_not_exist_is_a_sentence():
-    result = subprocess.run([*PERF, "all_reduce", "-b", "8", "-e", "8", "--algorithm", "warp"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [*PERF, "all_reduce", "-b", "8", "-e", "8", "--algorithm", "warp"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert result.returncode == 2
     assert "Algorithm 'warp' is unknown for all_reduce; expected one of" in result.stderr
 
@@ -89,5 +135,13 @@ def test_under_mpirun():
 
 
 def test_under_torchrun():
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "accl_py.perf.cli"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "accl_py.perf.cli",
+    ]
     assert len(rows(run("all_gather", "-b", "1K", "-e", "1K", command=command))) == 1

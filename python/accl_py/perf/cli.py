@@ -34,37 +34,76 @@ EXIT_WRONG = 1  # wrong elements, or bandwidth below --min-bw
 EXIT_USAGE = 2
 EXIT_FAILED = 3  # a rank failed
 _LAUNCHER = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_ALIASES = {"all_to_all": "alltoall", "all_to_all_v": "alltoallv", "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+_ALIASES = {
+    "all_to_all": "alltoall",
+    "all_to_all_v": "alltoallv",
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+}
 
 
 def _parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="accl-perf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        prog="accl-perf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("collective", help=f"one of: {', '.join(COLLECTIVES)}")
     p.add_argument("-b", "--minbytes", default="32M", help="least size (K, M, G are binary)")
     p.add_argument("-e", "--maxbytes", default="32M", help="largest size")
-    p.add_argument("-f", "--stepfactor", type=int, default=1, help="factor between sizes; 1: use -i")
+    p.add_argument(
+        "-f", "--stepfactor", type=int, default=1, help="factor between sizes; 1: use -i"
+    )
     p.add_argument("-i", "--stepbytes", default="1M", help="bytes between sizes")
     p.add_argument("-n", "--iters", type=int, default=20, help="timed calls a size")
     p.add_argument("-w", "--warmup_iters", type=int, default=1, help="calls before them")
     p.add_argument("-c", "--check", type=int, default=1, help="0: do not check results")
     p.add_argument("-o", "--op", default="sum", help=f"one of: {', '.join(data.OPERATIONS)}, all")
-    p.add_argument("-d", "--datatype", default="float", help=f"one of: {', '.join(data.DTYPES)}, all")
+    p.add_argument(
+        "-d", "--datatype", default="float", help=f"one of: {', '.join(data.DTYPES)}, all"
+    )
     p.add_argument("-r", "--root", type=int, default=0, help="root; -1: every rank in turn")
     p.add_argument("-m", "--agg_iters", type=int, default=1, help="calls counted as one")
     p.add_argument("-N", "--run_cycles", type=int, default=1, help="how often to run all sizes")
-    p.add_argument("-I", "--per_iteration", action="store_true", help="also print least, most, 99th percentile and CV of the calls")
-    p.add_argument("-t", "--nthreads", type=int, default=1, choices=[1], help="1 only: a rank is a process here")
-    p.add_argument("-g", "--ngpus", type=int, default=1, choices=[1], help="1 only: a rank is a process here")
-    p.add_argument("-z", "--blocking", type=int, default=0, help="1: a barrier before every timed call")
-    p.add_argument("-a", "--average", type=int, default=1, help="time of: 0 rank 0, 1 average, 2 least, 3 most")
-    p.add_argument("-T", "--timeout", type=float, default=0, help="seconds of each call; 0: 30 minutes")
+    p.add_argument(
+        "-I",
+        "--per_iteration",
+        action="store_true",
+        help="also print least, most, 99th percentile and CV of the calls",
+    )
+    p.add_argument(
+        "-t",
+        "--nthreads",
+        type=int,
+        default=1,
+        choices=[1],
+        help="1 only: a rank is a process here",
+    )
+    p.add_argument(
+        "-g", "--ngpus", type=int, default=1, choices=[1], help="1 only: a rank is a process here"
+    )
+    p.add_argument(
+        "-z", "--blocking", type=int, default=0, help="1: a barrier before every timed call"
+    )
+    p.add_argument(
+        "-a", "--average", type=int, default=1, help="time of: 0 rank 0, 1 average, 2 least, 3 most"
+    )
+    p.add_argument(
+        "-T", "--timeout", type=float, default=0, help="seconds of each call; 0: 30 minutes"
+    )
     p.add_argument("-J", "--output_file", default=None, help="write JSON, too")
-    p.add_argument("--ranks", type=int, default=2, help="processes to start, where no launcher does")
+    p.add_argument(
+        "--ranks", type=int, default=2, help="processes to start, where no launcher does"
+    )
     p.add_argument("--rules", default=None, help="a rules file")
     p.add_argument("--algorithm", default=None, help="force an algorithm (docs/algorithms.md)")
     p.add_argument("--protocol", default=None, help="force a protocol: inline or bulk")
     p.add_argument("--chunk", default=None, help="force a chunk size in bytes")
-    p.add_argument("--against", default=None, metavar="BACKEND", help="compare with a torch backend, in one interleaved run")
+    p.add_argument(
+        "--against",
+        default=None,
+        metavar="BACKEND",
+        help="compare with a torch backend, in one interleaved run",
+    )
     p.add_argument("--local-rank", type=int, default=None, help=argparse.SUPPRESS)
     p.add_argument("--local-store", default=None, help=argparse.SUPPRESS)
     return p
@@ -92,7 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _validate(o: argparse.Namespace) -> Shape:
     name = _ALIASES.get(o.collective, o.collective)
     if name not in COLLECTIVES:
-        raise InvalidArgument(f"Collective '{o.collective}' is unknown; expected one of: {', '.join(COLLECTIVES)}.")
+        raise InvalidArgument(
+            f"Collective '{o.collective}' is unknown; expected one of: {', '.join(COLLECTIVES)}."
+        )
     o.first, o.last = parse_size(o.minbytes, "-b"), parse_size(o.maxbytes, "-e")
     o.increment = parse_size(o.stepbytes, "-i")
     o.chunk_bytes = None if o.chunk is None else parse_size(o.chunk, "--chunk")
@@ -100,7 +141,14 @@ def _validate(o: argparse.Namespace) -> Shape:
         raise InvalidArgument(f"-b {o.minbytes} is above -e {o.maxbytes}.")
     if o.stepfactor <= 1 and o.increment == 0:
         raise InvalidArgument("-i is 0; expected bytes above 0, or a factor -f above 1.")
-    for value, flag, least in ((o.iters, "-n", 1), (o.warmup_iters, "-w", 0), (o.ranks, "--ranks", 1), (o.agg_iters, "-m", 1), (o.run_cycles, "-N", 1), (o.stepfactor, "-f", 1)):
+    for value, flag, least in (
+        (o.iters, "-n", 1),
+        (o.warmup_iters, "-w", 0),
+        (o.ranks, "--ranks", 1),
+        (o.agg_iters, "-m", 1),
+        (o.run_cycles, "-N", 1),
+        (o.stepfactor, "-f", 1),
+    ):
         if value < least:
             raise InvalidArgument(f"{flag} is {value}; expected at least {least}.")
     if o.average not in (0, 1, 2, 3):
@@ -114,11 +162,21 @@ def _validate(o: argparse.Namespace) -> Shape:
 def _start_ranks(words: list[str], ranks: int) -> int:
     """Starts the ranks here; when one fails, the others are ended."""
     with tempfile.TemporaryDirectory(prefix="accl-perf-") as directory:
-        command = [sys.executable, "-m", "accl_py.perf.cli", *words, "--local-store", directory, "--local-rank"]
+        command = [
+            sys.executable,
+            "-m",
+            "accl_py.perf.cli",
+            *words,
+            "--local-store",
+            directory,
+            "--local-rank",
+        ]
         processes = [subprocess.Popen([*command, str(rank)]) for rank in range(ranks)]
         try:
             while any(p.poll() is None for p in processes):
-                failed = [r for r, p in enumerate(processes) if p.poll() not in (None, 0, EXIT_WRONG)]
+                failed = [
+                    r for r, p in enumerate(processes) if p.poll() not in (None, 0, EXIT_WRONG)
+                ]
                 if failed:
                     time.sleep(2)  # the others notice, and say so
                     break
@@ -145,7 +203,9 @@ def _run(o: argparse.Namespace, shape: Shape) -> int:
     else:
         comm = init(**settings)
     if o.root >= comm.size or o.root < -1:
-        raise InvalidArgument(f"-r is {o.root}; expected 0 to {comm.size - 1}, or -1 for every rank in turn.")
+        raise InvalidArgument(
+            f"-r is {o.root}; expected 0 to {comm.size - 1}, or -1 for every rank in turn."
+        )
     with comm:
         _check_memory(o, comm.size)
         rival = None
@@ -154,7 +214,9 @@ def _run(o: argparse.Namespace, shape: Shape) -> int:
 
             rival = Rival(o.against, comm, shape.method)
         rows = _measure_all(o, shape, comm, rival)
-        wrong = sum(h.wrong or 0 for row in rows for h in (row.out_of_place, row.in_place) if h is not None)
+        wrong = sum(
+            h.wrong or 0 for row in rows for h in (row.out_of_place, row.in_place) if h is not None
+        )
         if comm.rank == 0:
             _finish(o, comm, rows, wrong)
         comm.barrier()
@@ -167,7 +229,9 @@ def _check_memory(o: argparse.Namespace, ranks: int) -> None:
     # Buffers and their reset copy; for the check the values of all ranks in int64.
     need = ranks * (4 * o.last + (8 * elements * (ranks + 3) if o.check else 8 * elements))
     available = next(
-        int(line.split()[1]) * 1024 for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable")
     )
     if need > available:
         raise InvalidArgument(
@@ -176,14 +240,26 @@ def _check_memory(o: argparse.Namespace, ranks: int) -> None:
         )
 
 
-def _measure_all(o: argparse.Namespace, shape: Shape, comm: Communicator, rival: Any) -> list[table.Row]:
+def _measure_all(
+    o: argparse.Namespace, shape: Shape, comm: Communicator, rival: Any
+) -> list[table.Row]:
     if comm.rank == 0:
         _print_header(o, shape, comm)
-    operations = (list(data.OPERATIONS) if o.op == "all" else [o.op]) if shape.reducing else ["none"]
+    operations = (
+        (list(data.OPERATIONS) if o.op == "all" else [o.op]) if shape.reducing else ["none"]
+    )
     dtypes = list(data.DTYPES) if o.datatype == "all" else [o.datatype]
     roots = (range(comm.size) if o.root == -1 else [o.root]) if shape.rooted else [-1]
-    forced = {k: v for k, v in (("algorithm", o.algorithm), ("protocol", o.protocol), ("chunk_bytes", o.chunk_bytes)) if v is not None}
-    rows = []
+    forced = {
+        k: v
+        for k, v in (
+            ("algorithm", o.algorithm),
+            ("protocol", o.protocol),
+            ("chunk_bytes", o.chunk_bytes),
+        )
+        if v is not None
+    }
+    rows: list[table.Row] = []
     for size in list(progression(o.first, o.last, o.stepfactor, o.increment)) * o.run_cycles:
         for dtype in dtypes:
             itemsize = data.DTYPES[dtype].itemsize
@@ -191,7 +267,15 @@ def _measure_all(o: argparse.Namespace, shape: Shape, comm: Communicator, rival:
             for op in operations:
                 for root in roots:
                     plan = Plan(shape, count, dtype, op, max(root, 0), forced, bool(o.check))
-                    row = _measure(o, plan, comm, shape.bytes(count, itemsize, comm.size), root, len(rows), rival)
+                    row = _measure(
+                        o,
+                        plan,
+                        comm,
+                        shape.bytes(count, itemsize, comm.size),
+                        root,
+                        len(rows),
+                        rival,
+                    )
                     rows.append(row)
                     if comm.rank == 0:
                         print(table.line(row), flush=True)
@@ -199,7 +283,13 @@ def _measure_all(o: argparse.Namespace, shape: Shape, comm: Communicator, rival:
 
 
 def _measure(
-    o: argparse.Namespace, plan: Plan, comm: Communicator, size: int, root: int, seed: int, rival: Any
+    o: argparse.Namespace,
+    plan: Plan,
+    comm: Communicator,
+    size: int,
+    root: int,
+    seed: int,
+    rival: Any,
 ) -> table.Row:
     halves: list[table.Half | None] = []
     against = None
@@ -212,7 +302,9 @@ def _measure(
         timed.time(o.warmup_iters)
         each: tuple[float, ...] = ()
         if rival is not None and not in_place:
-            mine, theirs = rival.race(plan.count, data.DTYPES[plan.dtype].name, plan.root, o.iters, o.warmup_iters)
+            mine, theirs = rival.race(
+                plan.count, data.DTYPES[plan.dtype].name, plan.root, o.iters, o.warmup_iters
+            )
             seconds = _over_ranks(comm, mine, "max")
             other = _over_ranks(comm, theirs, "max")
             against = (other, bandwidths(plan.shape, size, other, comm.size)[1])
@@ -220,13 +312,17 @@ def _measure(
             comm.barrier()
             seconds, each = _time(o, timed, comm)
             seconds = _average(comm, seconds, o.average)
-        halves.append(table.Half(seconds, *bandwidths(plan.shape, size, seconds, comm.size), wrong, each))
+        halves.append(
+            table.Half(seconds, *bandwidths(plan.shape, size, seconds, comm.size), wrong, each)
+        )
     out_of_place = halves[0]
     assert out_of_place is not None
     return table.Row(size, plan.count, plan.dtype, plan.op, root, out_of_place, halves[1], against)
 
 
-def _time(o: argparse.Namespace, timed: Timed, comm: Communicator) -> tuple[float, tuple[float, ...]]:
+def _time(
+    o: argparse.Namespace, timed: Timed, comm: Communicator
+) -> tuple[float, tuple[float, ...]]:
     """Seconds a call, and with -I of each call, as the slowest rank saw it."""
     if o.per_iteration:
         each = comm.all_reduce(np.array(timed.time_each(o.iters)), op="max")
@@ -261,7 +357,9 @@ def _print_header(o: argparse.Namespace, shape: Shape, comm: Communicator) -> No
     print("#\n# Using devices")
     for rank in range(comm.size):
         pid = os.getpid() if rank == comm.rank else 0
-        print(f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {socket.gethostname():>10} device  0 [0x00] cpu")
+        print(
+            f"#  Rank {rank:2d} Group  0 Pid {pid:6d} on {socket.gethostname():>10} device  0 [0x00] cpu"
+        )
     print("#")
     print("\n".join(table.header(o.against, o.per_iteration)), flush=True)
 

@@ -28,7 +28,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "fp8e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
     "fp8e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }
-OPERATIONS = {"sum": "sum", "prod": "product", "min": "min", "max": "max", "avg": "avg", "mulsum": "premul_sum"}
+OPERATIONS = {
+    "sum": "sum",
+    "prod": "product",
+    "min": "min",
+    "max": "max",
+    "avg": "avg",
+    "mulsum": "premul_sum",
+}
 FACTOR = 2.0  # of mulsum
 
 
@@ -58,7 +65,9 @@ def reduced(values: list[Array], op: str, dtype: str) -> Array:
             return as_array(stack.sum(0), dtype)
         case "avg":
             total = stack.sum(0)  # not negative: the division of integers truncates
-            return as_array(total // len(values) if is_integer(dtype) else total / len(values), dtype)
+            return as_array(
+                total // len(values) if is_integer(dtype) else total / len(values), dtype
+            )
         case "mulsum":
             return as_array(stack.sum(0) * int(FACTOR), dtype)
         case "prod":
@@ -68,7 +77,9 @@ def reduced(values: list[Array], op: str, dtype: str) -> Array:
         case "max":
             return as_array(stack.max(0), dtype)
         case _:
-            raise InvalidArgument(f"Operation '{op}' is unknown; expected one of: {', '.join(OPERATIONS)}.")
+            raise InvalidArgument(
+                f"Operation '{op}' is unknown; expected one of: {', '.join(OPERATIONS)}."
+            )
 
 
 def wrong_elements(got: Array, right: Array) -> int:

@@ -53,10 +53,16 @@ def _inputs(plan: Plan, comm: Communicator, seed: int) -> tuple[Array, Array | N
     n, me = comm.size, comm.rank
     if plan.shape.method == "all_to_all_v":
         return _uneven_inputs(plan, comm, seed)
-    blocks = n if plan.shape.blocks and plan.shape.method in ("reduce_scatter", "all_to_all", "scatter") else 1
+    blocks = (
+        n
+        if plan.shape.blocks and plan.shape.method in ("reduce_scatter", "all_to_all", "scatter")
+        else 1
+    )
     op = plan.op if plan.shape.reducing else "sum"
     if not plan.check:
-        return data.as_array(data.random_values(seed, me, plan.count * blocks, op, plan.dtype), plan.dtype), None
+        return data.as_array(
+            data.random_values(seed, me, plan.count * blocks, op, plan.dtype), plan.dtype
+        ), None
     values = [data.random_values(seed, r, plan.count * blocks, op, plan.dtype) for r in range(n)]
     mine = slice(me * plan.count, (me + 1) * plan.count)
     is_root = me == plan.root
@@ -150,7 +156,9 @@ def _uneven_inputs(plan: Plan, comm: Communicator, seed: int) -> tuple[Array, Ar
         return data.random_values(seed + receiver, sender, count, "sum", plan.dtype)
 
     sent = np.concatenate([block(me, r) for r in range(n)])
-    return data.as_array(sent, plan.dtype), data.as_array(np.concatenate([block(r, me) for r in range(n)]), plan.dtype)
+    return data.as_array(sent, plan.dtype), data.as_array(
+        np.concatenate([block(r, me) for r in range(n)]), plan.dtype
+    )
 
 
 def _repeated(run: Callable[[], Any], result: Array, right: Array | None) -> Timed:

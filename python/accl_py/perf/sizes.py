@@ -52,7 +52,7 @@ class Shape:
         return count * itemsize * (ranks if self.blocks else 1)
 
     def factor(self, ranks: int) -> float:
-        """busbw / algbw (nccl-tests, PERFORMANCE.md)."""
+        """Busbw / algbw (nccl-tests, PERFORMANCE.md)."""
         if self.method == "all_reduce":
             return 2 * (ranks - 1) / ranks
         return (ranks - 1) / ranks if self.blocks else 1.0
@@ -81,7 +81,7 @@ COLLECTIVES = {
 
 
 def bandwidths(shape: Shape, size: int, seconds: float, ranks: int) -> tuple[float, float]:
-    """algbw and busbw in GB/s (10^9 bytes)."""
+    """Algbw and busbw in GB/s (10^9 bytes)."""
     if seconds <= 0:
         return 0.0, 0.0
     algbw = size / seconds / 1e9

@@ -69,7 +69,10 @@ def spread(seconds: tuple[float, ...]) -> dict[str, float]:
     us = sorted(1e6 * s for s in seconds)
     mean = sum(us) / len(us)
     deviation = (sum((u - mean) ** 2 for u in us) / len(us)) ** 0.5
-    at = lambda q: us[min(len(us) - 1, math.ceil(q * len(us)) - 1)]  # noqa: E731
+
+    def at(q: float) -> float:
+        return us[max(0, math.ceil(q * len(us)) - 1)]
+
     return {
         "min_us": us[0],
         "max_us": us[-1],
@@ -84,12 +87,18 @@ def spread(seconds: tuple[float, ...]) -> dict[str, float]:
 
 def _half(half: Half | None, per_iteration: bool) -> str:
     if half is None:
-        return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}" + f"  {'N/A':>7}" * 4 * per_iteration
+        return (
+            f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
+            + f"  {'N/A':>7}" * 4 * per_iteration
+        )
     wrong = "N/A" if half.wrong is None else f"{half.wrong:g}"
     text = f"  {_time(half.seconds)}  {half.algbw:6.2f}  {half.busbw:6.2f}  {wrong:>6}"
     if per_iteration:
         s = spread(half.each)
-        text += "".join(f"  {_time(s[k] / 1e6)}" for k in ("min_us", "max_us", "p99_us")) + f"  {s['cv_pct']:7.1f}"
+        text += (
+            "".join(f"  {_time(s[k] / 1e6)}" for k in ("min_us", "max_us", "p99_us"))
+            + f"  {s['cv_pct']:7.1f}"
+        )
     return text
 
 
@@ -110,7 +119,12 @@ def json_row(row: Row) -> dict[str, Any]:
     def half(h: Half | None) -> dict[str, Any] | None:
         if h is None:
             return None
-        return {"time": h.seconds * 1e6, "alg_bw": h.algbw, "bus_bw": h.busbw, "nwrong": "N/A" if h.wrong is None else h.wrong}
+        return {
+            "time": h.seconds * 1e6,
+            "alg_bw": h.algbw,
+            "bus_bw": h.busbw,
+            "nwrong": "N/A" if h.wrong is None else h.wrong,
+        }
 
     document = {
         "size": row.size,

@@ -85,7 +85,7 @@ def load_file(path: Path) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    if module.BUILT_FOR_TORCH != torch.version:
+    if torch.version != module.BUILT_FOR_TORCH:
         raise refusal(path, module.BUILT_FOR_TORCH, torch.version)
     return module
 

@@ -14,6 +14,13 @@ def tcp_store(host: str, port: int, rank: int, size: int, seconds: float) -> Any
     from torch.distributed import PrefixStore, TCPStore
 
     agent_hosts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(host, port, size, is_master=rank == 0 and not agent_hosts, timeout=timedelta(seconds=seconds), multi_tenant=True)
+    store = TCPStore(
+        host,
+        port,
+        size,
+        is_master=rank == 0 and not agent_hosts,
+        timeout=timedelta(seconds=seconds),
+        multi_tenant=True,
+    )
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return PrefixStore(f"accl_py/{attempt}", store)
