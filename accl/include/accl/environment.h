@@ -15,8 +15,9 @@ enum class LogLevel : int { kDebug, kInfo, kWarn, kError };
 struct Environment {
   LogLevel log = LogLevel::kWarn;  // ACCL_LOG: debug, info, warn, error
   std::string rules;               // ACCL_RULES: path of a rules file; empty: the defaults
-  std::string host_id;             // ACCL_HOSTID: which host this process is on; empty: boot id and network namespace
-  std::string trace_dir;           // ACCL_TRACE_DIR: where traces go on a timeout; empty: TMPDIR or /tmp
+  std::string
+      host_id;  // ACCL_HOSTID: which host this process is on; empty: boot id and network namespace
+  std::string trace_dir;  // ACCL_TRACE_DIR: where traces go on a timeout; empty: TMPDIR or /tmp
 };
 
 struct EnvironmentVariable {
@@ -27,9 +28,11 @@ struct EnvironmentVariable {
 };
 
 const Environment& environment();
-std::span<const EnvironmentVariable> environment_table() noexcept;  // for docs and `accl-perf --help`
+std::span<const EnvironmentVariable>
+environment_table() noexcept;  // for docs and `accl-perf --help`
 
-// Reads the variables again. For tests and for programs that change them before the first communicator.
+// Reads the variables again. For tests and for programs that change them before the first
+// communicator.
 void reload_environment();
 
 }  // namespace accl

@@ -1,8 +1,8 @@
 // Errors: one tree, two families.
 //
-// Recoverable errors derive from accl::Error and say which value was wrong, what was expected and what to
-// do. A broken invariant inside the library is an InternalError: a bug of ours. Every message is a
-// sentence. Python shows the same tree (accl_py.errors).
+// Recoverable errors derive from accl::Error and say which value was wrong, what was expected and
+// what to do. A broken invariant inside the library is an InternalError: a bug of ours. Every
+// message is a sentence. Python shows the same tree (accl_py.errors).
 #pragma once
 
 #include <stdexcept>
@@ -22,7 +22,8 @@ class InvalidArgument : public Error {
   using Error::Error;
 };
 
-// A rules file cannot be read or is wrong; the message carries file, line, value and accepted values.
+// A rules file cannot be read or is wrong; the message carries file, line, value and accepted
+// values.
 class RulesError : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;
@@ -34,7 +35,8 @@ class MismatchError : public Error {
   using Error::Error;
 };
 
-// A deadline passed. The message names the collective, its sequence number and the ranks that did not arrive.
+// A deadline passed. The message names the collective, its sequence number and the ranks that did
+// not arrive.
 class TimeoutError : public Error {
  public:
   using Error::Error;

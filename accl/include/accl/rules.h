@@ -1,7 +1,8 @@
-// Rules: the table from (collective, bytes, ranks, nodes) to (algorithm, protocol, channels, chunk).
+// Rules: the table from (collective, bytes, ranks, nodes) to (algorithm, protocol, channels,
+// chunk).
 //
-// One grammar serves the built-in defaults, what accl-tune writes, and what stock NCCL's plugin loads; one
-// strict parser reads it (docs/rules.md). Pure: no file is opened here but in load().
+// One grammar serves the built-in defaults, what accl-tune writes, and what stock NCCL's plugin
+// loads; one strict parser reads it (docs/rules.md). Pure: no file is opened here but in load().
 #pragma once
 
 #include <cstddef>
@@ -15,9 +16,10 @@
 
 namespace accl {
 
-// What is asked. `bytes` is nccl-tests' size: the larger of the send and receive buffers of one rank, i.e.
-// count * ranks * element size for all_gather, reduce_scatter, all_to_all, gather and scatter.
-// `uneven`: the sizes differ between ranks, so only rules that hold for every size may match.
+// What is asked. `bytes` is nccl-tests' size: the larger of the send and receive buffers of one
+// rank, i.e. count * ranks * element size for all_gather, reduce_scatter, all_to_all, gather and
+// scatter. `uneven`: the sizes differ between ranks, so only rules that hold for every size may
+// match.
 struct RulesQuery {
   Engine engine = Engine::kCpu;
   Collective collective = Collective::kAllReduce;
@@ -56,9 +58,9 @@ class Rules {
  public:
   Rules() = default;
 
-  // Throws RulesError with "<name>:<line>: ..." that names the column, the value and the accepted values:
-  // unknown word, missing or surplus column, number out of range, min above max, a rule that can never
-  // match because earlier ones cover it.
+  // Throws RulesError with "<name>:<line>: ..." that names the column, the value and the accepted
+  // values: unknown word, missing or surplus column, number out of range, min above max, a rule
+  // that can never match because earlier ones cover it.
   static Rules parse(std::string_view text, const std::string& name);
 
   // Reads a file and parses it. Throws RulesError, also where the file cannot be read.
@@ -75,9 +77,12 @@ class Rules {
   const std::string& name() const noexcept { return name_; }
 
   // The `# key: value` lines at the head of the file, in order.
-  const std::vector<std::pair<std::string, std::string>>& provenance() const noexcept { return provenance_; }
+  const std::vector<std::pair<std::string, std::string>>& provenance() const noexcept {
+    return provenance_;
+  }
 
-  // The same for two files whose rows mean the same; independent of comments, spaces and names. 16 hex digits.
+  // The same for two files whose rows mean the same; independent of comments, spaces and names. 16
+  // hex digits.
   std::string digest() const;
 
   // One row in canonical form, as the file spells it (without newline).

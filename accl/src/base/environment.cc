@@ -13,14 +13,18 @@ namespace accl {
 namespace {
 
 constexpr std::array<EnvironmentVariable, 4> kTable = {{
-    {"ACCL_LOG", "warn", "debug, info, warn, error", "The least level of the log lines written to stderr."},
+    {"ACCL_LOG", "warn", "debug, info, warn, error",
+     "The least level of the log lines written to stderr."},
     {"ACCL_RULES", "", "path of a rules file",
-     "The rules by which algorithms are chosen; must be the same on every rank. Unset: the built-in defaults. Set but "
+     "The rules by which algorithms are chosen; must be the same on every rank. Unset: the "
+     "built-in defaults. Set but "
      "unreadable or wrong: an error."},
     {"ACCL_HOSTID", "", "any text without a line break",
-     "Which host this process is on; ranks with equal values share memory. Unset: boot id and network namespace."},
+     "Which host this process is on; ranks with equal values share memory. Unset: boot id and "
+     "network namespace."},
     {"ACCL_TRACE_DIR", "", "path of a directory",
-     "Where a communicator writes its trace on a timeout or when a peer is lost. Unset: TMPDIR, else /tmp."},
+     "Where a communicator writes its trace on a timeout or when a peer is lost. Unset: TMPDIR, "
+     "else /tmp."},
 }};
 
 std::string read(const char* name) {

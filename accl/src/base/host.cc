@@ -20,7 +20,7 @@ std::string host_id() {
     ::gethostname(name.data(), name.size() - 1);
     boot = name.data();
   }
-  struct stat status {};
+  struct stat status{};
   const auto netns = ::stat("/proc/self/ns/net", &status) == 0 ? status.st_ino : 0;
   return concat(boot, "/", netns);
 }

@@ -83,7 +83,8 @@ std::string_view name_of(Engine engine) noexcept { return kEngines[index(engine)
 
 std::optional<Collective> collective_from(std::string_view word) noexcept {
   for (std::size_t i = 0; i < kCollectives.size(); ++i) {
-    if (word == kCollectives[i].name || word == kCollectives[i].rules_name) return static_cast<Collective>(i);
+    if (word == kCollectives[i].name || word == kCollectives[i].rules_name)
+      return static_cast<Collective>(i);
   }
   return std::nullopt;
 }
@@ -95,8 +96,12 @@ std::optional<DType> dtype_from(std::string_view word) noexcept {
   return std::nullopt;
 }
 
-std::optional<ReduceOp> reduce_op_from(std::string_view word) noexcept { return find<ReduceOp>(kReduceOps, word); }
-std::optional<Engine> engine_from(std::string_view word) noexcept { return find<Engine>(kEngines, word); }
+std::optional<ReduceOp> reduce_op_from(std::string_view word) noexcept {
+  return find<ReduceOp>(kReduceOps, word);
+}
+std::optional<Engine> engine_from(std::string_view word) noexcept {
+  return find<Engine>(kEngines, word);
+}
 
 bool supports(ReduceOp op, DType dtype) noexcept {
   const Kind kind = kDTypes[index(dtype)].kind;

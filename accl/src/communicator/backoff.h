@@ -1,7 +1,8 @@
 // Backoff: how a thread passes the time between two looks that found nothing.
 //
-// First it spins (a hand-over between cores takes under a microsecond), then it yields the core (ranks may
-// outnumber cores), then it sleeps, longer and longer up to a bound: a long wait must not burn a core.
+// First it spins (a hand-over between cores takes under a microsecond), then it yields the core
+// (ranks may outnumber cores), then it sleeps, longer and longer up to a bound: a long wait must
+// not burn a core.
 #pragma once
 
 #include <sched.h>

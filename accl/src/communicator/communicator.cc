@@ -26,7 +26,9 @@ class Handle final : public Communicator {
   void set_timeout(Milliseconds timeout) override { core_->set_timeout(timeout); }
   std::shared_ptr<const Rules> rules() const override { return core_->rules(); }
   std::shared_ptr<Work> post(const Call& call) override { return core_->post(call); }
-  std::shared_ptr<Work> post_group(const std::vector<Call>& calls) override { return core_->post_group(calls); }
+  std::shared_ptr<Work> post_group(const std::vector<Call>& calls) override {
+    return core_->post_group(calls);
+  }
   Choice choice_for(const Call& call) const override { return core_->choice_for(call); }
   void abort(const std::string& reason) override { core_->abort(reason); }
   std::exception_ptr error() const override { return core_->error(); }
@@ -39,12 +41,17 @@ class Handle final : public Communicator {
 };
 
 void check(int rank, int size, const CommunicatorOptions& options) {
-  if (size < 1) throw InvalidArgument(concat("size ", size, "; expected the number of ranks, at least 1."));
-  if (rank < 0 || rank >= size) throw InvalidArgument(concat("rank ", rank, "; expected 0 to ", size - 1, " for size ", size, "."));
+  if (size < 1)
+    throw InvalidArgument(concat("size ", size, "; expected the number of ranks, at least 1."));
+  if (rank < 0 || rank >= size)
+    throw InvalidArgument(
+        concat("rank ", rank, "; expected 0 to ", size - 1, " for size ", size, "."));
   if (options.timeout <= Milliseconds::zero()) {
-    throw InvalidArgument(concat("timeout ", options.timeout.count(), " ms; expected more than 0."));
+    throw InvalidArgument(
+        concat("timeout ", options.timeout.count(), " ms; expected more than 0."));
   }
-  if (options.name.empty()) throw InvalidArgument("The communicator's name is empty; expected at least one character.");
+  if (options.name.empty())
+    throw InvalidArgument("The communicator's name is empty; expected at least one character.");
 }
 
 std::shared_ptr<const Rules> rules_of(const CommunicatorOptions& options) {
@@ -56,7 +63,8 @@ std::shared_ptr<const Rules> rules_of(const CommunicatorOptions& options) {
 
 }  // namespace
 
-std::shared_ptr<Communicator> Communicator::create(Store& store, int rank, int size, const CommunicatorOptions& options) {
+std::shared_ptr<Communicator> Communicator::create(Store& store, int rank, int size,
+                                                   const CommunicatorOptions& options) {
   check(rank, size, options);
   std::shared_ptr<const Rules> rules;
   try {
@@ -65,8 +73,10 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, int rank, int s
     decline(store, rank, options.name, error.what());
     throw;
   }
-  Handshake handshake = shake_hands(store, rank, size, options.name, rules->digest(), options.timeout);
-  return std::make_shared<Handle>(std::make_shared<Core>(std::move(handshake), rank, size, options, std::move(rules)));
+  Handshake handshake =
+      shake_hands(store, rank, size, options.name, rules->digest(), options.timeout);
+  return std::make_shared<Handle>(
+      std::make_shared<Core>(std::move(handshake), rank, size, options, std::move(rules)));
 }
 
 }  // namespace accl

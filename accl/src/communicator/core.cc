@@ -40,10 +40,10 @@ int cores() {
   return count;
 }
 
-// Where ranks outnumber the cores, spinning only keeps the others from working. Elsewhere it is short, too: yielding
-// costs little on a core of one's own, and two ranks that share one (another program has the other) answer each
-// other after the spins only (8 bytes beside one busy program: 4.5 us with 50 spins, 85 us with 2000; alone 0.38 us
-// with either).
+// Where ranks outnumber the cores, spinning only keeps the others from working. Elsewhere it is
+// short, too: yielding costs little on a core of one's own, and two ranks that share one (another
+// program has the other) answer each other after the spins only (8 bytes beside one busy
+// program: 4.5 us with 50 spins, 85 us with 2000; alone 0.38 us with either).
 Backoff waiter_backoff(int ranks) {
   return {ranks <= cores() ? 50 : 10, std::chrono::milliseconds{2}};
 }
@@ -59,7 +59,8 @@ std::uint64_t digest_of(const Call& call, std::uint64_t sequence, std::uint64_t 
   Digest digest;
   digest.add(sequence).add(static_cast<std::uint64_t>(call.collective)).add(choice_digest);
   if (call.collective == Collective::kBarrier) return digest.value();
-  digest.add(static_cast<std::uint64_t>(call.dtype)).add(is_uneven(call) ? ~std::uint64_t{0} : call.count);
+  digest.add(static_cast<std::uint64_t>(call.dtype))
+      .add(is_uneven(call) ? ~std::uint64_t{0} : call.count);
   if (is_reducing(call.collective)) digest.add(static_cast<std::uint64_t>(call.op));
   if (is_rooted(call.collective)) digest.add(static_cast<std::uint64_t>(call.root));
   return digest.value();
@@ -128,8 +129,10 @@ bool Core::in_own_process() const noexcept { return fork_generation() == process
 
 void Core::check_process() const {
   if (in_own_process()) return;
-  throw AbortedError(concat("Communicator '", name_, "' was made by the parent process and cannot be used in a forked child; "
-                            "make a new one here, or start the process with spawn."));
+  throw AbortedError(
+      concat("Communicator '", name_,
+             "' was made by the parent process and cannot be used in a forked child; "
+             "make a new one here, or start the process with spawn."));
 }
 
 void Core::set_timeout(Milliseconds timeout) {
@@ -141,7 +144,8 @@ void Core::set_timeout(Milliseconds timeout) {
 
 Clock::time_point Core::deadline_of(const Call& call) const {
   const Milliseconds wanted = call.timeout == Milliseconds::zero() ? timeout() : call.timeout;
-  constexpr Milliseconds kLongest = std::chrono::hours{24 * 365 * 100};  // keeps the clock from overflowing
+  constexpr Milliseconds kLongest =
+      std::chrono::hours{24 * 365 * 100};  // keeps the clock from overflowing
   return Clock::now() + std::min(wanted, kLongest);
 }
 
@@ -162,13 +166,22 @@ std::shared_ptr<Work> Core::post(const Call& call) {
   const Plan& plan = planner_.plan(call, sizes);
   Pending pending{work, call, plan.algorithm, plan.choice, {}, {}, deadline_of(call), {}};
   const std::uint64_t sequence = ++collective_sequence_;
-  pending.announcement = {sequence, digest_of(call, sequence, plan.choice_digest), call.count, call.root,
-                          call.collective, call.dtype, call.op, is_uneven(call)};
-  pending.task = {plan.schedule, call.input, call.output, call.dtype, call.op, 1,
-                  pending.announcement.digest, plan.inline_limit};
-  pending.trace = trace_->begin({sequence, call.collective, sizes.rules_bytes, call.dtype, call.op, call.root, 0,
-                                 plan.algorithm->name, pending.choice.protocol == "bulk" ? "bulk" : "inline",
-                                 plan.choice.chunk_bytes});
+  pending.announcement = {sequence,        digest_of(call, sequence, plan.choice_digest),
+                          call.count,      call.root,
+                          call.collective, call.dtype,
+                          call.op,         is_uneven(call)};
+  pending.task = {plan.schedule,
+                  call.input,
+                  call.output,
+                  call.dtype,
+                  call.op,
+                  1,
+                  pending.announcement.digest,
+                  plan.inline_limit};
+  pending.trace =
+      trace_->begin({sequence, call.collective, sizes.rules_bytes, call.dtype, call.op, call.root,
+                     0, plan.algorithm->name, pending.choice.protocol == "bulk" ? "bulk" : "inline",
+                     plan.choice.chunk_bytes});
   work->set_sequence(sequence);
   transport_->announce(pending.announcement);
   ++statistics_.works_posted;
@@ -182,7 +195,8 @@ std::shared_ptr<Work> Core::post_group(const std::vector<Call>& calls) {
   check_process();
   for (const Call& call : calls) {
     if (!is_point_to_point(call.collective)) {
-      throw InvalidArgument(concat("A group holds sends and receives only, not ", name_of(call.collective), "."));
+      throw InvalidArgument(
+          concat("A group holds sends and receives only, not ", name_of(call.collective), "."));
     }
     validate(call, rank_, size_);
   }
@@ -209,8 +223,9 @@ std::shared_ptr<Work> Core::post_group(const std::vector<Call>& calls) {
     bytes += call.count * size_of(call.dtype);
   }
   const Call& first = calls.front();
-  pending->trace = trace_->begin({message_sequence_, first.collective, bytes, first.dtype, first.op, first.peer,
-                                  first.tag, "direct", "inline", 0, static_cast<std::uint32_t>(calls.size())});
+  pending->trace =
+      trace_->begin({message_sequence_, first.collective, bytes, first.dtype, first.op, first.peer,
+                     first.tag, "direct", "inline", 0, static_cast<std::uint32_t>(calls.size())});
   trace_->started(pending->trace);
   messages_.push_back(pending);
   try {
@@ -219,7 +234,8 @@ std::shared_ptr<Work> Core::post_group(const std::vector<Call>& calls) {
       message->is_send = call.collective == Collective::kSend;
       message->peer = call.peer;
       message->tag = call.tag;
-      message->data = static_cast<std::byte*>(message->is_send ? call.input.data : call.output.data);
+      message->data =
+          static_cast<std::byte*>(message->is_send ? call.input.data : call.output.data);
       message->bytes = call.count * size_of(call.dtype);
       message->owner = pending;
       mailbox_.post(message);
@@ -235,7 +251,8 @@ std::shared_ptr<Work> Core::post_group(const std::vector<Call>& calls) {
 
 Choice Core::choice_for(const Call& call) {
   const CallSizes sizes = validate(call, rank_, size_);
-  if (is_point_to_point(call.collective)) return {"direct", "inline", 0, 0};  // not a matter of rules
+  if (is_point_to_point(call.collective))
+    return {"direct", "inline", 0, 0};  // not a matter of rules
   const std::scoped_lock lock(mutex_);
   return planner_.plan(call, sizes).choice;
 }
@@ -298,7 +315,8 @@ void Core::prescale(Pending& pending, double factor) {
   const CallSizes sizes = validate(pending.call, rank_, size_);
   const std::size_t element = size_of(pending.call.dtype);
   if (pending.call.collective == Collective::kAllReduce) {
-    reduce::scale(task.input.data, task.output.data, sizes.block_bytes / element, pending.call.dtype, factor);
+    reduce::scale(task.input.data, task.output.data, sizes.block_bytes / element,
+                  pending.call.dtype, factor);
     task.input = task.output;
     return;
   }
@@ -306,7 +324,8 @@ void Core::prescale(Pending& pending, double factor) {
     std::size_t sum = 0;
     for (const std::size_t block : sizes.blocks) sum += block;
     return sum;
-  }() : static_cast<std::size_t>(sizes.rules_bytes);
+  }()
+                                                    : static_cast<std::size_t>(sizes.rules_bytes);
   prescaled_.resize(bytes);
   if (task.input.blocks.empty()) {
     reduce::scale(task.input.data, prescaled_.data(), bytes / element, pending.call.dtype, factor);
@@ -323,7 +342,8 @@ void Core::prescale(Pending& pending, double factor) {
 void Core::finish_front() {
   Pending& front = queue_.front();
   const Traffic& traffic = executor_.traffic();
-  front.work->set_report({front.choice.algorithm, front.choice.protocol, front.choice.chunk_bytes, traffic});
+  front.work->set_report(
+      {front.choice.algorithm, front.choice.protocol, front.choice.chunk_bytes, traffic});
   trace_->finished(front.trace, traffic);
   collective_traffic_ = collective_traffic_ + traffic;
   ++statistics_.works_completed;
@@ -400,7 +420,8 @@ std::vector<int> Core::needed_peers() {
     // Any one of them would do: all must be lost before the receive is.
     const bool some_left = [&] {
       for (int peer = 0; peer < size_; ++peer) {
-        if (peer != rank_ && transport_->health(peer) == Health::kWell && transport_->alive(peer)) return true;
+        if (peer != rank_ && transport_->health(peer) == Health::kWell && transport_->alive(peer))
+          return true;
       }
       return false;
     }();
@@ -410,7 +431,9 @@ std::vector<int> Core::needed_peers() {
 }
 
 void Core::check_lost_peers() {
-  const auto is_lost = [&](int peer) { return transport_->health(peer) == Health::kLeft || !transport_->alive(peer); };
+  const auto is_lost = [&](int peer) {
+    return transport_->health(peer) == Health::kLeft || !transport_->alive(peer);
+  };
   std::vector<int> lost = needed_peers();
   std::erase_if(lost, [&](int peer) { return !is_lost(peer); });
   if (lost.empty()) return;
@@ -422,9 +445,10 @@ void Core::check_lost_peers() {
   const std::string what = queue_.empty() ? describe(messages_.front()->calls.front())
                                           : concat(describe(queue_.front().call), " (call #",
                                                    queue_.front().announcement.sequence, ")");
-  const char* how = transport_->health(peer) == Health::kLeft ? " has left the communicator" : " died";
-  const std::string text = concat("Rank ", peer, how, " while rank ", rank_, " waited for it in ", what, " of communicator '",
-                                  name_, "'.");
+  const char* how =
+      transport_->health(peer) == Health::kLeft ? " has left the communicator" : " died";
+  const std::string text = concat("Rank ", peer, how, " while rank ", rank_, " waited for it in ",
+                                  what, " of communicator '", name_, "'.");
   fail(std::make_exception_ptr(PeerError(text)), FailureKind::kPeer, text, true);
 }
 
@@ -438,8 +462,10 @@ void Core::check_deadlines(Clock::time_point now) {
     if (now < pending->deadline) continue;
     const Call& first = pending->calls.front();
     const Milliseconds after = first.timeout == Milliseconds::zero() ? timeout() : first.timeout;
-    const std::string text = concat(describe(first), pending->calls.size() > 1 ? " (and others of its group)" : "",
-                                    " of communicator '", name_, "' on rank ", rank_, " Timed out after ", after.count(), " ms.");
+    const std::string text =
+        concat(describe(first), pending->calls.size() > 1 ? " (and others of its group)" : "",
+               " of communicator '", name_, "' on rank ", rank_, " Timed out after ", after.count(),
+               " ms.");
     return fail(std::make_exception_ptr(TimeoutError(text)), FailureKind::kTimeout, text, true);
   }
 }
@@ -453,10 +479,11 @@ std::string Core::last_call_of(int peer) const {
 }
 
 std::string Core::timeout_text(const Pending& pending) const {
-  const Milliseconds after = pending.call.timeout == Milliseconds::zero() ? timeout() : pending.call.timeout;
+  const Milliseconds after =
+      pending.call.timeout == Milliseconds::zero() ? timeout() : pending.call.timeout;
   const std::uint64_t sequence = pending.announcement.sequence;
-  std::string text = concat(describe(pending.call), ", call #", sequence, " of communicator '", name_, "' on rank ", rank_,
-                            " Timed out after ", after.count(), " ms");
+  std::string text = concat(describe(pending.call), ", call #", sequence, " of communicator '",
+                            name_, "' on rank ", rank_, " Timed out after ", after.count(), " ms");
   std::string arrived;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -470,20 +497,26 @@ std::string Core::timeout_text(const Pending& pending) const {
   return text + ".";
 }
 
-// What the ranks disagree on: the earliest call, among those still announced, that differs. It may lie before the
-// pending one, since some calls (a broadcast's root) are complete without hearing from anybody.
+// What the ranks disagree on: the earliest call, among those still announced, that differs. It may
+// lie before the pending one, since some calls (a broadcast's root) are complete without hearing
+// from anybody.
 std::string Core::mismatch_text(const std::string& what) const {
   const std::uint64_t newest = collective_sequence_;
-  const std::uint64_t oldest = newest > transport::kAnnouncements ? newest - transport::kAnnouncements + 1 : 1;
+  const std::uint64_t oldest =
+      newest > transport::kAnnouncements ? newest - transport::kAnnouncements + 1 : 1;
   for (std::uint64_t sequence = oldest; sequence <= newest; ++sequence) {
     const std::string differing = differing_calls(sequence);
     if (differing.empty()) continue;
-    return concat("The ranks of communicator '", name_, "' disagree on call #", sequence, ": rank ", rank_, " calls ",
-                  describe(*transport_->announced(rank_, sequence)), differing, ".");
+    return concat("The ranks of communicator '", name_, "' disagree on call #", sequence, ": rank ",
+                  rank_, " calls ", describe(*transport_->announced(rank_, sequence)), differing,
+                  ".");
   }
-  const std::string where = queue_.empty() ? "" : concat(", in ", describe(queue_.front().call), " (call #",
-                                                         queue_.front().announcement.sequence, ")");
-  return concat("In communicator '", name_, "', ", what.empty() ? "ranks made different calls" : what, where, ".");
+  const std::string where = queue_.empty()
+                                ? ""
+                                : concat(", in ", describe(queue_.front().call), " (call #",
+                                         queue_.front().announcement.sequence, ")");
+  return concat("In communicator '", name_, "', ",
+                what.empty() ? "ranks made different calls" : what, where, ".");
 }
 
 // "; rank 1 calls ..." for each peer whose call of that number differs from this rank's.
@@ -524,7 +557,8 @@ void Core::fail(std::exception_ptr error, FailureKind kind, const std::string& t
 void Core::abort(const std::string& reason) {
   if (!in_own_process()) return;
   const std::scoped_lock lock(mutex_);
-  const std::string text = concat("Communicator '", name_, "' was aborted on rank ", rank_, ": ", reason);
+  const std::string text =
+      concat("Communicator '", name_, "' was aborted on rank ", rank_, ": ", reason);
   fail(std::make_exception_ptr(AbortedError(text)), FailureKind::kAborted, text, false);
 }
 
@@ -564,7 +598,8 @@ void Core::to_background() {
   const std::scoped_lock lock(background_mutex_);
   if (background_stop_) return;
   background_busy_ = true;
-  if (background_ == nullptr) background_ = std::make_unique<std::thread>([this] { work_in_background(); });
+  if (background_ == nullptr)
+    background_ = std::make_unique<std::thread>([this] { work_in_background(); });
   background_ready_.notify_one();
 }
 
@@ -583,8 +618,10 @@ void Core::work_in_background() {
         moved = progress();
         if (ended_ != nullptr) background_busy_ = false;
       }
-      if (moved) backoff.reset();
-      else backoff.pause();
+      if (moved)
+        backoff.reset();
+      else
+        backoff.pause();
     }
     lock.lock();
   }
@@ -615,13 +652,14 @@ void Core::shutdown() {
       if (idle() || Clock::now() >= deadline) {
         const std::size_t pending = queue_.size() + messages_.size();
         if (pending != 0) {
-          const std::string text = concat("Communicator '", name_, "' was shut down on rank ", rank_, " with ", pending,
-                                          " calls pending.");
+          const std::string text = concat("Communicator '", name_, "' was shut down on rank ",
+                                          rank_, " with ", pending, " calls pending.");
           fail(std::make_exception_ptr(AbortedError(text)), FailureKind::kAborted, text, true);
         } else {
           transport_->report_left();
           ended_text_ = "it was shut down.";
-          ended_ = std::make_exception_ptr(AbortedError(concat("Communicator '", name_, "' was shut down.")));
+          ended_ = std::make_exception_ptr(
+              AbortedError(concat("Communicator '", name_, "' was shut down.")));
         }
         break;
       }
@@ -638,7 +676,8 @@ void Core::leave_soon() noexcept {
     timeout_ms_ = std::min<std::int64_t>(timeout_ms_, Milliseconds(kLeaveTime).count());
     shutdown();
   } catch (const std::exception& error) {
-    log(LogLevel::kError, concat("Communicator '", name_, "' could not be shut down: ", error.what()));
+    log(LogLevel::kError,
+        concat("Communicator '", name_, "' could not be shut down: ", error.what()));
   }
 }
 

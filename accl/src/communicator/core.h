@@ -1,9 +1,11 @@
-// Core: what a communicator and its works share: the queue of posted calls, and the progress that moves it.
+// Core: what a communicator and its works share: the queue of posted calls, and the progress that
+// moves it.
 //
-// Threads and locks. `mutex_` is the progress lock: whoever holds it may post, make one pass of progress, or end
-// the communicator; it is held for one pass at a time. Threads that wait take it in turn and drive. A background
-// thread drives work that nobody waits for; it steps aside while anybody waits. Order of locks: mutex_, then a
-// work's callback mutex; background_mutex_ is taken alone.
+// Threads and locks. `mutex_` is the progress lock: whoever holds it may post, make one pass of
+// progress, or end the communicator; it is held for one pass at a time. Threads that wait take it
+// in turn and drive. A background thread drives work that nobody waits for; it steps aside while
+// anybody waits. Order of locks: mutex_, then a work's callback mutex; background_mutex_ is taken
+// alone.
 //
 // Collectives run one after the other in the order of posting, which must be the same on all ranks.
 // Point-to-point messages run beside them.
@@ -33,7 +35,8 @@ class Core : public std::enable_shared_from_this<Core> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Core(Handshake handshake, int rank, int size, CommunicatorOptions options, std::shared_ptr<const Rules> rules);
+  Core(Handshake handshake, int rank, int size, CommunicatorOptions options,
+       std::shared_ptr<const Rules> rules);
   ~Core();
 
   std::shared_ptr<Work> post(const Call& call);
@@ -54,7 +57,9 @@ class Core : public std::enable_shared_from_this<Core> {
   int size() const noexcept { return size_; }
   int nodes() const noexcept { return nodes_; }
   const std::string& name() const noexcept { return name_; }
-  Milliseconds timeout() const noexcept { return Milliseconds{timeout_ms_.load(std::memory_order_relaxed)}; }
+  Milliseconds timeout() const noexcept {
+    return Milliseconds{timeout_ms_.load(std::memory_order_relaxed)};
+  }
   void set_timeout(Milliseconds timeout);
   std::shared_ptr<const Rules> rules() const { return planner_.rules(); }
   bool in_own_process() const noexcept;
@@ -70,7 +75,7 @@ class Core : public std::enable_shared_from_this<Core> {
     Clock::time_point deadline;
     trace::Handle trace;
   };
-  struct Correspondence;  // one send or recv of a work
+  struct Correspondence;    // one send or recv of a work
   struct PendingMessages {  // a p2p work
     std::shared_ptr<WorkState> work;
     std::vector<Call> calls;
@@ -92,7 +97,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void check_announcements();
   void check_lost_peers();
   std::vector<int> needed_peers();
-  void fail(std::exception_ptr error, transport::FailureKind kind, const std::string& text, bool dump);
+  void fail(std::exception_ptr error, transport::FailureKind kind, const std::string& text,
+            bool dump);
   void throw_if_ended() const;
   std::string timeout_text(const Pending& pending) const;
   std::string mismatch_text(const std::string& what) const;
@@ -135,7 +141,8 @@ class Core : public std::enable_shared_from_this<Core> {
   Traffic collective_traffic_;
 
   std::atomic<int> waiters_{0};
-  std::atomic<bool> background_busy_{false};  // there is work that the background thread shall drive
+  std::atomic<bool> background_busy_{
+      false};  // there is work that the background thread shall drive
   std::mutex background_mutex_;
   std::condition_variable background_ready_;
   bool background_stop_ = false;

@@ -1,5 +1,5 @@
-// Fork guard: tells a forked child from the process that made a communicator. Shared memory and threads do not
-// survive a fork, so a child must leave its parent's communicators alone.
+// Fork guard: tells a forked child from the process that made a communicator. Shared memory and
+// threads do not survive a fork, so a child must leave its parent's communicators alone.
 #pragma once
 
 namespace accl {

@@ -35,7 +35,8 @@ struct Card {
   std::string rules_digest;
 
   std::string text() const {
-    return concat(kGreeting, "\n", version, "\n", size, "\n", host, "\n", address, "\n", rules_digest, "\n");
+    return concat(kGreeting, "\n", version, "\n", size, "\n", host, "\n", address, "\n",
+                  rules_digest, "\n");
   }
 };
 
@@ -52,8 +53,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 std::string key_of(const std::string& name, int rank) { return concat("accl/", name, "/", rank); }
 
-// Cards that this rank has met in earlier communicators: a store that is used again under the same name still
-// holds them until the peer publishes anew. Bounded; forgetting one only costs patience.
+// Cards that this rank has met in earlier communicators: a store that is used again under the same
+// name still holds them until the peer publishes anew. Bounded; forgetting one only costs patience.
 class MetCards {
  public:
   bool met(int rank, const std::string& card) {
@@ -84,7 +85,12 @@ MetCards& met_cards() {
 class Joining {
  public:
   Joining(Store& store, int rank, int size, const std::string& name, Milliseconds timeout)
-      : store_(store), rank_(rank), size_(size), name_(name), timeout_(timeout), deadline_(Clock::now() + timeout) {}
+      : store_(store),
+        rank_(rank),
+        size_(size),
+        name_(name),
+        timeout_(timeout),
+        deadline_(Clock::now() + timeout) {}
 
   Handshake run(const std::string& rules_digest) {
     Handshake result;
@@ -94,7 +100,8 @@ class Joining {
       decline(store_, rank_, name_, error.what());
       throw;
     }
-    own_ = {std::string(kVersion), std::to_string(size_), host_id(), result.transport->address(), rules_digest};
+    own_ = {std::string(kVersion), std::to_string(size_), host_id(), result.transport->address(),
+            rules_digest};
     publish();
     std::vector<Card> cards;
     for (int peer = 0; peer < size_; ++peer) cards.push_back(peer == rank_ ? own_ : read(peer));
@@ -113,8 +120,8 @@ class Joining {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      throw StoreError(concat("The store failed while rank ", rank_, " joined communicator '", name_,
-                              "': ", error.what()));
+      throw StoreError(concat("The store failed while rank ", rank_, " joined communicator '",
+                              name_, "': ", error.what()));
     }
   }
 
@@ -127,8 +134,9 @@ class Joining {
     try {
       return store_.get(key_of(name_, peer), left());
     } catch (const TimeoutError& error) {
-      throw TimeoutError(concat("Rank ", peer, " of ", size_, " did not join communicator '", name_, "': Timed out after ",
-                                timeout_.count(), " ms on rank ", rank_, " (", error.what(), ")"));
+      throw TimeoutError(concat("Rank ", peer, " of ", size_, " did not join communicator '", name_,
+                                "': Timed out after ", timeout_.count(), " ms on rank ", rank_,
+                                " (", error.what(), ")"));
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -143,8 +151,10 @@ class Joining {
       std::string text = get(peer);
       if (!met_cards().met(rank_, text)) return text;
       if (Clock::now() > deadline_) {
-        throw TimeoutError(concat("Rank ", peer, " did not join communicator '", name_, "': Timed out after ", timeout_.count(),
-                                  " ms; the store holds only its entry of an earlier communicator of that name."));
+        throw TimeoutError(
+            concat("Rank ", peer, " did not join communicator '", name_, "': Timed out after ",
+                   timeout_.count(),
+                   " ms; the store holds only its entry of an earlier communicator of that name."));
       }
       std::this_thread::sleep_for(kPoll);
     }
@@ -155,10 +165,12 @@ class Joining {
     met_cards().add(rank_, text);
     const std::vector<std::string> lines = lines_of(text);
     if (!lines.empty() && lines[0] == kDeclined) {
-      throw PeerError(concat("Rank ", peer, " could not join communicator '", name_, "': ", lines.size() > 2 ? lines[2] : ""));
+      throw PeerError(concat("Rank ", peer, " could not join communicator '", name_,
+                             "': ", lines.size() > 2 ? lines[2] : ""));
     }
     if (lines.size() != 6 || lines[0] != kGreeting) {
-      throw StoreError(concat("Store key '", key_of(name_, peer), "' does not hold what a rank of ACCL-N ", kVersion,
+      throw StoreError(concat("Store key '", key_of(name_, peer),
+                              "' does not hold what a rank of ACCL-N ", kVersion,
                               " publishes: give the communicator a store or a name of its own."));
     }
     Card card{lines[1], lines[2], lines[3], lines[4], lines[5]};
@@ -169,19 +181,21 @@ class Joining {
     return card;
   }
 
-  void compare(int peer, const char* what, const std::string& theirs, const std::string& ours, const char* advice) const {
+  void compare(int peer, const char* what, const std::string& theirs, const std::string& ours,
+               const char* advice) const {
     if (theirs == ours) return;
-    throw MismatchError(concat("Rank ", peer, " has ", what, " ", theirs, ", but rank ", rank_, " has ", ours,
-                               " in communicator '", name_, "': ", advice, "."));
+    throw MismatchError(concat("Rank ", peer, " has ", what, " ", theirs, ", but rank ", rank_,
+                               " has ", ours, " in communicator '", name_, "': ", advice, "."));
   }
 
   int count_hosts(const std::vector<Card>& cards) const {
     std::set<std::string> hosts;
     for (const Card& card : cards) hosts.insert(card.host);
     if (hosts.size() > 1) {
-      throw InvalidArgument(concat("The ranks of communicator '", name_, "' are on ", hosts.size(),
-                                   " hosts, but the CPU engine connects ranks of one host only in this version "
-                                   "(hosts are told apart by ACCL_HOSTID, by default boot id and network namespace)."));
+      throw InvalidArgument(concat(
+          "The ranks of communicator '", name_, "' are on ", hosts.size(),
+          " hosts, but the CPU engine connects ranks of one host only in this version "
+          "(hosts are told apart by ACCL_HOSTID, by default boot id and network namespace)."));
     }
     return static_cast<int>(hosts.size());
   }
@@ -192,8 +206,10 @@ class Joining {
     while (!transport.connect(peer, current.address)) {
       if (Clock::now() > patience) {
         throw PeerError(concat("Rank ", peer, " published shared memory '", current.address,
-                               "', which does not exist: it died or gave up while communicator '", name_,
-                               "' was made, or the store holds an entry of an earlier run. Give each run a fresh store, or "
+                               "', which does not exist: it died or gave up while communicator '",
+                               name_,
+                               "' was made, or the store holds an entry of an earlier run. Give "
+                               "each run a fresh store, or "
                                "each communicator a name of its own."));
       }
       std::this_thread::sleep_for(kPoll);
@@ -210,12 +226,16 @@ class Joining {
     while (!transport.connected_by_all()) {
       for (int peer = 0; peer < size_; ++peer) {
         // One that has connected may have left again already: it is not waited for.
-        if (peer == rank_ || transport.connected_by(peer) || (transport.alive(peer) && transport.health(peer) == transport::Health::kWell)) continue;
+        if (peer == rank_ || transport.connected_by(peer) ||
+            (transport.alive(peer) && transport.health(peer) == transport::Health::kWell))
+          continue;
         if (transport.connected_by(peer)) continue;  // just before it went
-        throw PeerError(concat("Rank ", peer, " died or left while communicator '", name_, "' was made."));
+        throw PeerError(
+            concat("Rank ", peer, " died or left while communicator '", name_, "' was made."));
       }
       if (Clock::now() > deadline_) {
-        throw TimeoutError(concat("Communicator '", name_, "' was not joined by all ranks: Timed out after ",
+        throw TimeoutError(concat("Communicator '", name_,
+                                  "' was not joined by all ranks: Timed out after ",
                                   timeout_.count(), " ms on rank ", rank_, "."));
       }
       std::this_thread::sleep_for(std::chrono::microseconds{50});
@@ -233,8 +253,8 @@ class Joining {
 
 }  // namespace
 
-Handshake shake_hands(Store& store, int rank, int size, const std::string& name, const std::string& rules_digest,
-                      Milliseconds timeout) {
+Handshake shake_hands(Store& store, int rank, int size, const std::string& name,
+                      const std::string& rules_digest, Milliseconds timeout) {
   return Joining(store, rank, size, name, timeout).run(rules_digest);
 }
 
@@ -242,10 +262,12 @@ void decline(Store& store, int rank, const std::string& name, const std::string&
   try {
     std::string one_line = why;
     std::ranges::replace(one_line, '\n', ' ');
-    const auto now = Clock::now().time_since_epoch().count();  // makes it differ from an earlier refusal
+    const auto now =
+        Clock::now().time_since_epoch().count();  // makes it differ from an earlier refusal
     store.set(key_of(name, rank), concat(kDeclined, "\n", now, "\n", one_line, "\n"));
   } catch (const std::exception& error) {
-    log(LogLevel::kWarn, concat("Rank ", rank, " could not tell the others that it gives up: ", error.what()));
+    log(LogLevel::kWarn,
+        concat("Rank ", rank, " could not tell the others that it gives up: ", error.what()));
   }
 }
 

@@ -1,5 +1,5 @@
-// Handshake: how ranks become a communicator. Each publishes one value in the store and reads the others';
-// all compare, so that whatever does not agree is an error on every rank.
+// Handshake: how ranks become a communicator. Each publishes one value in the store and reads the
+// others'; all compare, so that whatever does not agree is an error on every rank.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@ struct Handshake {
 };
 
 // Collective. Throws what Communicator::create throws.
-Handshake shake_hands(Store& store, int rank, int size, const std::string& name, const std::string& rules_digest,
-                      Milliseconds timeout);
+Handshake shake_hands(Store& store, int rank, int size, const std::string& name,
+                      const std::string& rules_digest, Milliseconds timeout);
 
 // Tells the other ranks that this one cannot take part, so that they need not wait. Never throws.
 void decline(Store& store, int rank, const std::string& name, const std::string& why) noexcept;

@@ -27,9 +27,9 @@ std::string join_names(std::span<const Algorithm> rows) {
 const Algorithm& find_forced(const Call& call, bool uneven) {
   const Algorithm* found = find_algorithm(call.collective, call.forced.algorithm);
   if (found == nullptr) {
-    throw InvalidArgument(concat("Algorithm '", call.forced.algorithm, "' is unknown for ",
-                                 name_of(call.collective), "; expected one of: ",
-                                 join_names(algorithms(call.collective)), "."));
+    throw InvalidArgument(
+        concat("Algorithm '", call.forced.algorithm, "' is unknown for ", name_of(call.collective),
+               "; expected one of: ", join_names(algorithms(call.collective)), "."));
   }
   if (uneven && !found->uneven) {
     throw InvalidArgument(concat("Algorithm '", found->name, "' of ", name_of(call.collective),
@@ -41,13 +41,16 @@ const Algorithm& find_forced(const Call& call, bool uneven) {
 void check_forced(const Call& call) {
   const Choice& forced = call.forced;
   if (!forced.protocol.empty() && forced.protocol != kInline && forced.protocol != kBulk) {
-    throw InvalidArgument(concat("Protocol '", forced.protocol, "' is unknown for the CPU engine; expected inline or bulk."));
+    throw InvalidArgument(concat("Protocol '", forced.protocol,
+                                 "' is unknown for the CPU engine; expected inline or bulk."));
   }
   if (forced.channels < 0 || forced.channels > 1) {
-    throw InvalidArgument(concat("channels ", forced.channels, " is out of range: the CPU engine has 1 (0 leaves it open)."));
+    throw InvalidArgument(concat("channels ", forced.channels,
+                                 " is out of range: the CPU engine has 1 (0 leaves it open)."));
   }
   if (forced.chunk_bytes != 0 && forced.chunk_bytes < kSmallestChunk) {
-    throw InvalidArgument(concat("chunk_bytes ", forced.chunk_bytes, " is too small; expected 0 (the algorithm's own) or at least ",
+    throw InvalidArgument(concat("chunk_bytes ", forced.chunk_bytes,
+                                 " is too small; expected 0 (the algorithm's own) or at least ",
                                  kSmallestChunk, "."));
   }
 }
@@ -64,7 +67,9 @@ const Algorithm& default_algorithm(Collective collective, bool uneven) {
 
 std::size_t Planner::KeyHash::operator()(const Key& key) const noexcept {
   Digest digest;
-  digest.add(static_cast<std::uint64_t>(key.collective)).add(key.block_bytes).add(key.element_bytes);
+  digest.add(static_cast<std::uint64_t>(key.collective))
+      .add(key.block_bytes)
+      .add(key.element_bytes);
   digest.add(static_cast<std::uint64_t>(key.root)).add(key.forced.chunk_bytes);
   if (!key.forced.algorithm.empty()) digest.add(key.forced.algorithm);
   if (!key.forced.protocol.empty()) digest.add(key.forced.protocol);
@@ -76,8 +81,8 @@ Planner::Planner(std::shared_ptr<const Rules> rules, int rank, int ranks, int no
 
 const Plan& Planner::plan(const Call& call, const CallSizes& sizes) {
   if (is_uneven(call)) return uneven_ = make(call, sizes);
-  const Key key{call.collective, sizes.block_bytes, size_of(call.dtype), is_rooted(call.collective) ? call.root : 0,
-                call.forced};
+  const Key key{call.collective, sizes.block_bytes, size_of(call.dtype),
+                is_rooted(call.collective) ? call.root : 0, call.forced};
   if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
   if (plans_.size() >= kMostPlans) plans_.clear();
   return plans_.emplace(key, make(call, sizes)).first->second;
@@ -86,7 +91,8 @@ const Plan& Planner::plan(const Call& call, const CallSizes& sizes) {
 Choice Planner::choose(const Call& call, const CallSizes& sizes) const {
   const bool uneven = is_uneven(call);
   check_forced(call);
-  const Rule* rule = rules_->match({Engine::kCpu, call.collective, sizes.rules_bytes, uneven, ranks_, nodes_, 1});
+  const Rule* rule =
+      rules_->match({Engine::kCpu, call.collective, sizes.rules_bytes, uneven, ranks_, nodes_, 1});
   Choice choice = rule != nullptr ? rule->choice : Choice{};
   if (!call.forced.algorithm.empty()) {
     find_forced(call, uneven);
@@ -94,8 +100,10 @@ Choice Planner::choose(const Call& call, const CallSizes& sizes) const {
     if (call.forced.algorithm != choice.algorithm) choice.chunk_bytes = 0;
     choice.algorithm = call.forced.algorithm;
   }
-  const Algorithm* chosen = choice.algorithm.empty() ? nullptr : find_algorithm(call.collective, choice.algorithm);
-  if (chosen == nullptr || (uneven && !chosen->uneven)) chosen = &default_algorithm(call.collective, uneven);
+  const Algorithm* chosen =
+      choice.algorithm.empty() ? nullptr : find_algorithm(call.collective, choice.algorithm);
+  if (chosen == nullptr || (uneven && !chosen->uneven))
+    chosen = &default_algorithm(call.collective, uneven);
   choice.algorithm = chosen->name;
   if (!call.forced.protocol.empty()) choice.protocol = call.forced.protocol;
   if (choice.protocol.empty()) choice.protocol = kInline;
@@ -123,8 +131,11 @@ Plan Planner::make(const Call& call, const CallSizes& sizes) const {
   request.receive_blocks = sizes.receive_blocks;
   plan.schedule = std::make_shared<const Schedule>(accl::plan(plan.choice.algorithm, request));
   plan.inline_limit = plan.choice.protocol == kInline ? transport::kInlineMax : 0;
-  plan.choice_digest =
-      Digest().add(plan.choice.algorithm).add(plan.choice.protocol).add(plan.choice.chunk_bytes).value();
+  plan.choice_digest = Digest()
+                           .add(plan.choice.algorithm)
+                           .add(plan.choice.protocol)
+                           .add(plan.choice.chunk_bytes)
+                           .value();
   return plan;
 }
 

@@ -1,6 +1,8 @@
-// Planner: from a call to the schedule that runs it: forced choice, else rules, else the registry's default.
+// Planner: from a call to the schedule that runs it: forced choice, else rules, else the registry's
+// default.
 //
-// Plans of even calls are kept, since training repeats the same shapes. Thread-safe by the communicator's lock.
+// Plans of even calls are kept, since training repeats the same shapes. Thread-safe by the
+// communicator's lock.
 #pragma once
 
 #include <cstddef>

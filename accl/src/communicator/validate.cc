@@ -15,16 +15,20 @@ namespace {
   throw InvalidArgument(concat(name_of(call.collective), ": ", why, "."));
 }
 
-// A buffer as the call must have it: `blocks` sizes in bytes, laid end to end where it is contiguous.
+// A buffer as the call must have it: `blocks` sizes in bytes, laid end to end where it is
+// contiguous.
 struct Layout {
   std::vector<std::size_t> blocks;
-  std::size_t bytes() const { return std::accumulate(blocks.begin(), blocks.end(), std::size_t{0}); }
+  std::size_t bytes() const {
+    return std::accumulate(blocks.begin(), blocks.end(), std::size_t{0});
+  }
 };
 
 void check_buffer(const Call& call, const Buffer& buffer, const Layout& layout, const char* which) {
   if (buffer.blocks.empty()) {
     if (buffer.data == nullptr && layout.bytes() != 0) {
-      refuse(call, concat("the ", which, " is null, where ", layout.bytes(), " bytes are expected"));
+      refuse(call,
+             concat("the ", which, " is null, where ", layout.bytes(), " bytes are expected"));
     }
     return;
   }
@@ -38,7 +42,8 @@ void check_buffer(const Call& call, const Buffer& buffer, const Layout& layout, 
       refuse(call, concat("block ", i, " of the ", which, " has ", bytes, " bytes, expected ",
                           layout.blocks[i]));
     }
-    if (data == nullptr && bytes != 0) refuse(call, concat("block ", i, " of the ", which, " is null"));
+    if (data == nullptr && bytes != 0)
+      refuse(call, concat("block ", i, " of the ", which, " is null"));
   }
 }
 
@@ -63,8 +68,8 @@ std::size_t product(const Call& call, std::size_t a, std::size_t b) {
   return a * b;
 }
 
-std::vector<std::size_t> in_bytes(const Call& call, const std::vector<std::size_t>& counts, int ranks,
-                                  const char* which) {
+std::vector<std::size_t> in_bytes(const Call& call, const std::vector<std::size_t>& counts,
+                                  int ranks, const char* which) {
   if (counts.size() != static_cast<std::size_t>(ranks)) {
     refuse(call, concat(which, " has ", counts.size(), " entries, expected one a rank: ", ranks));
   }
@@ -74,17 +79,19 @@ std::vector<std::size_t> in_bytes(const Call& call, const std::vector<std::size_
 }
 
 bool takes_counts(Collective c) {
-  return c == Collective::kAllGather || c == Collective::kReduceScatter || c == Collective::kGather ||
-         c == Collective::kScatter || c == Collective::kAllToAll;
+  return c == Collective::kAllGather || c == Collective::kReduceScatter ||
+         c == Collective::kGather || c == Collective::kScatter || c == Collective::kAllToAll;
 }
 
 void check_words(const Call& call, int ranks) {
   if (static_cast<int>(call.collective) >= kCollectiveCount) {
-    throw InvalidArgument(concat("Collective number ", static_cast<int>(call.collective), " does not exist."));
+    throw InvalidArgument(
+        concat("Collective number ", static_cast<int>(call.collective), " does not exist."));
   }
   if (static_cast<int>(call.dtype) >= kDTypeCount) refuse(call, "unknown dtype");
   if (is_reducing(call.collective) && !supports(call.op, call.dtype)) {
-    refuse(call, concat("operation ", name_of(call.op), " is not defined for ", name_of(call.dtype)));
+    refuse(call,
+           concat("operation ", name_of(call.op), " is not defined for ", name_of(call.dtype)));
   }
   if (is_rooted(call.collective) && (call.root < 0 || call.root >= ranks)) {
     refuse(call, concat("root ", call.root, " is not a rank; expected 0 to ", ranks - 1));
@@ -110,11 +117,15 @@ CallSizes validate_point_to_point(const Call& call, int rank, int ranks) {
   return sizes;
 }
 
-Layout repeated(std::size_t block, int ranks) { return {std::vector(static_cast<std::size_t>(ranks), block)}; }
+Layout repeated(std::size_t block, int ranks) {
+  return {std::vector(static_cast<std::size_t>(ranks), block)};
+}
 
 }  // namespace
 
-bool is_point_to_point(Collective c) noexcept { return c == Collective::kSend || c == Collective::kRecv; }
+bool is_point_to_point(Collective c) noexcept {
+  return c == Collective::kSend || c == Collective::kRecv;
+}
 
 bool is_rooted(Collective c) noexcept {
   return c == Collective::kBroadcast || c == Collective::kReduce || c == Collective::kGather ||
@@ -125,7 +136,9 @@ bool is_reducing(Collective c) noexcept {
   return c == Collective::kAllReduce || c == Collective::kReduceScatter || c == Collective::kReduce;
 }
 
-bool is_uneven(const Call& call) noexcept { return !call.counts.empty() || !call.receive_counts.empty(); }
+bool is_uneven(const Call& call) noexcept {
+  return !call.counts.empty() || !call.receive_counts.empty();
+}
 
 CallSizes validate(const Call& call, int rank, int ranks) {
   check_words(call, ranks);
@@ -133,10 +146,11 @@ CallSizes validate(const Call& call, int rank, int ranks) {
   if (call.collective == Collective::kBarrier) return {};
 
   CallSizes sizes;
-  Layout many;       // the buffer that holds one block a rank
-  Layout received;   // the output of all_to_all
+  Layout many;      // the buffer that holds one block a rank
+  Layout received;  // the output of all_to_all
   if (is_uneven(call)) {
-    if (!takes_counts(call.collective)) refuse(call, "counts are given, but this collective takes none");
+    if (!takes_counts(call.collective))
+      refuse(call, "counts are given, but this collective takes none");
     sizes.blocks = in_bytes(call, call.counts, ranks, "counts");
     many.blocks = received.blocks = sizes.blocks;
     if (call.collective == Collective::kAllToAll) {
@@ -147,7 +161,8 @@ CallSizes validate(const Call& call, int rank, int ranks) {
     }
   } else {
     sizes.block_bytes = product(call, call.count, size_of(call.dtype));
-    if (takes_counts(call.collective)) product(call, sizes.block_bytes, static_cast<std::size_t>(ranks));
+    if (takes_counts(call.collective))
+      product(call, sizes.block_bytes, static_cast<std::size_t>(ranks));
     many = received = repeated(sizes.block_bytes, ranks);
     sizes.rules_bytes = takes_counts(call.collective) ? many.bytes() : sizes.block_bytes;
   }
@@ -206,8 +221,8 @@ CallSizes validate(const Call& call, int rank, int ranks) {
   return sizes;
 }
 
-std::string describe(Collective collective, std::uint64_t count, bool uneven, DType dtype, ReduceOp op,
-                     int root) {
+std::string describe(Collective collective, std::uint64_t count, bool uneven, DType dtype,
+                     ReduceOp op, int root) {
   if (collective == Collective::kBarrier) return "barrier";
   std::string text = std::string(name_of(collective));
   text += uneven ? " of uneven counts of " : concat(" of ", count, " ");

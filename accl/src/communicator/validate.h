@@ -25,8 +25,10 @@ bool is_rooted(Collective) noexcept;
 bool is_reducing(Collective) noexcept;
 bool is_uneven(const Call&) noexcept;
 
-// "all_reduce of 8 float32 (sum)", "broadcast of 3 int64 from root 1", "recv of 4 float32 from rank 0 with tag 7".
+// "all_reduce of 8 float32 (sum)", "broadcast of 3 int64 from root 1", "recv of 4 float32 from rank
+// 0 with tag 7".
 std::string describe(const Call& call);
-std::string describe(Collective collective, std::uint64_t count, bool uneven, DType dtype, ReduceOp op, int root);
+std::string describe(Collective collective, std::uint64_t count, bool uneven, DType dtype,
+                     ReduceOp op, int root);
 
 }  // namespace accl

@@ -8,8 +8,8 @@
 namespace accl::reduce {
 
 struct Kernels {
-  void (*combine)(const void* const* operands, std::size_t operand_count, void* target, std::size_t count,
-                  DType dtype, ReduceOp op, int divisor);
+  void (*combine)(const void* const* operands, std::size_t operand_count, void* target,
+                  std::size_t count, DType dtype, ReduceOp op, int divisor);
   void (*scale)(const void* source, void* target, std::size_t count, DType dtype, double factor);
 };
 
@@ -23,7 +23,8 @@ enum class Level { kBaseline, kAvx2, kAvx512 };
 
 bool has_level(Level) noexcept;  // whether this machine can run it
 
-// Forces a level, for tests and benchmarks. Needs has_level(). Not to be called while others reduce.
+// Forces a level, for tests and benchmarks. Needs has_level(). Not to be called while others
+// reduce.
 void set_level_for_tests(Level) noexcept;
 Level best_level() noexcept;
 

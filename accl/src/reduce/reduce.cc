@@ -50,8 +50,8 @@ Level best_level() noexcept {
 
 void set_level_for_tests(Level level) noexcept { active = &kernels_of(level); }
 
-void combine(std::span<const void* const> operands, void* target, std::size_t count, DType dtype, ReduceOp op,
-             int divisor) {
+void combine(std::span<const void* const> operands, void* target, std::size_t count, DType dtype,
+             ReduceOp op, int divisor) {
   active.load(std::memory_order_relaxed)
       ->combine(operands.data(), operands.size(), target, count, dtype, op, divisor);
 }

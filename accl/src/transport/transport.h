@@ -1,15 +1,18 @@
 // Transport: how bytes move between two ranks of the CPU engine.
 //
-// Between each ordered pair of ranks there is one channel a *lane*: collectives use one, point-to-point
-// messages the other, so that neither waits for the other. A channel carries messages in order; a message is
-// a header and its payload. Nothing here blocks: each call does what is possible now and says how much.
+// Between each ordered pair of ranks there is one channel a *lane*: collectives use one,
+// point-to-point messages the other, so that neither waits for the other. A channel carries
+// messages in order; a message is a header and its payload. Nothing here blocks: each call does
+// what is possible now and says how much.
 //
-// Two protocols carry a payload. *Inline* messages (up to kInlineMax bytes) ride in flag-carrying cells beside
-// their header and are sent whole by start(). *Bulk* messages are streamed through a ring in pieces, by
-// write(). Payload is handed out in place (readable), so that a receiver reduces straight from the wire.
+// Two protocols carry a payload. *Inline* messages (up to kInlineMax bytes) ride in flag-carrying
+// cells beside their header and are sent whole by start(). *Bulk* messages are streamed through a
+// ring in pieces, by write(). Payload is handed out in place (readable), so that a receiver reduces
+// straight from the wire.
 //
-// Besides, a transport keeps what ranks tell each other out of band: what they called last, whether they are
-// well, failed or left. Not thread-safe: one thread at a time (the communicator's progress lock).
+// Besides, a transport keeps what ranks tell each other out of band: what they called last, whether
+// they are well, failed or left. Not thread-safe: one thread at a time (the communicator's progress
+// lock).
 #pragma once
 
 #include <cstddef>
@@ -25,7 +28,8 @@ namespace accl::transport {
 enum class Lane : std::uint8_t { kCollective, kPointToPoint };
 inline constexpr int kLanes = 2;
 
-inline constexpr std::size_t kInlineMax = 256;  // bytes; cells cost more than the ring beyond (docs/performance.md)
+inline constexpr std::size_t kInlineMax =
+    256;  // bytes; cells cost more than the ring beyond (docs/performance.md)
 
 struct Header {
   std::uint64_t digest = 0;  // of the call, compared by the receiver
@@ -63,7 +67,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Starts the next message to a peer; false where there is no room yet. Sends an inline payload whole.
+  // Starts the next message to a peer; false where there is no room yet. Sends an inline payload
+  // whole.
   virtual bool start(int peer, Lane lane, const Header& header, const std::byte* payload) = 0;
 
   // Continues a bulk message: takes up to `bytes`, returns how many were taken (0: no room now).
@@ -72,8 +77,8 @@ class Transport {
   // The header of the message that is being received, or nullptr where none has arrived.
   virtual const Header* incoming(int peer, Lane lane) = 0;
 
-  // What of its payload has arrived and was not consumed, as far as it lies in one piece. Always a multiple of
-  // 16 bytes or up to the end of the message, so that no element is split.
+  // What of its payload has arrived and was not consumed, as far as it lies in one piece. Always a
+  // multiple of 16 bytes or up to the end of the message, so that no element is split.
   virtual std::span<const std::byte> readable(int peer, Lane lane) = 0;
   virtual void consume(int peer, Lane lane, std::size_t bytes) = 0;
 

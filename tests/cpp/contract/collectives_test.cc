@@ -1,5 +1,6 @@
-// The contract of the CPU engine: every collective x algorithm x protocol x dtype x awkward count x ranks, in
-// place and out of place, with ranks as threads. What really ran is counted and held against the schedule.
+// The contract of the CPU engine: every collective x algorithm x protocol x dtype x awkward count x
+// ranks, in place and out of place, with ranks as threads. What really ran is counted and held
+// against the schedule.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -44,8 +45,8 @@ std::string name_of_case(const Communicator& c, const Call& call, const Way& way
   return std::string(name_of(call.collective)) + "/" + way.algorithm + "/" + way.protocol + "/" +
          std::to_string(way.chunk_bytes) + (way.in_place ? "/in" : "/out") + " " +
          std::string(name_of(call.dtype)) + " " + std::string(name_of(call.op)) + " count " +
-         std::to_string(call.count) + " root " + std::to_string(call.root) + " rank " + std::to_string(c.rank()) +
-         "/" + std::to_string(c.size());
+         std::to_string(call.count) + " root " + std::to_string(call.root) + " rank " +
+         std::to_string(c.rank()) + "/" + std::to_string(c.size());
 }
 
 Call call_of(Collective collective, DType dtype, ReduceOp op, std::size_t count, const Way& way) {
@@ -75,15 +76,16 @@ void run(Communicator& c, const Call& call, const Way& way, const std::string& w
   request.block_bytes = call.count * request.element_bytes;
   request.chunk_bytes = report.chunk_bytes;
   for (const auto n : call.counts) request.blocks.push_back(n * request.element_bytes);
-  for (const auto n : call.receive_counts) request.receive_blocks.push_back(n * request.element_bytes);
+  for (const auto n : call.receive_counts)
+    request.receive_blocks.push_back(n * request.element_bytes);
   if (!call.counts.empty()) request.block_bytes = 0;
   if (!(report.traffic == plan(report.algorithm, request).traffic())) {
     FAIL(what + ": the executor's traffic is not the schedule's");
   }
 }
 
-std::vector<std::byte> reduced_input(DType dtype, ReduceOp op, int rank, int ranks, std::size_t count,
-                                     std::size_t first = 0) {
+std::vector<std::byte> reduced_input(DType dtype, ReduceOp op, int rank, int ranks,
+                                     std::size_t count, std::size_t first = 0) {
   std::vector<std::byte> data(count * size_of(dtype));
   for (std::size_t i = 0; i < count; ++i) {
     encode(data.data() + i * size_of(dtype), dtype, element(op, rank, ranks, first + i));
@@ -91,10 +93,12 @@ std::vector<std::byte> reduced_input(DType dtype, ReduceOp op, int rank, int ran
   return data;
 }
 
-std::vector<std::byte> reduced_result(DType dtype, ReduceOp op, int ranks, std::size_t count, std::size_t first = 0) {
+std::vector<std::byte> reduced_result(DType dtype, ReduceOp op, int ranks, std::size_t count,
+                                      std::size_t first = 0) {
   std::vector<std::byte> data(count * size_of(dtype));
   for (std::size_t i = 0; i < count; ++i) {
-    encode(data.data() + i * size_of(dtype), dtype, expected_element(op, dtype, ranks, first + i, 2.0));
+    encode(data.data() + i * size_of(dtype), dtype,
+           expected_element(op, dtype, ranks, first + i, 2.0));
   }
   return data;
 }
@@ -117,12 +121,15 @@ void test_all_reduce(Communicator& c, DType dtype, ReduceOp op, std::size_t coun
   call.input.data = in.data();
   call.output.data = way.in_place ? in.data() : out.data();
   run(c, call, way, what);
-  expect(same(static_cast<std::byte*>(call.output.data), reduced_result(dtype, op, c.size(), count)), what);
+  expect(
+      same(static_cast<std::byte*>(call.output.data), reduced_result(dtype, op, c.size(), count)),
+      what);
   expect(in.intact() && out.intact(), what + " (guards)");
   if (!way.in_place) expect(same(in.data(), input), what + " (input)");
 }
 
-void test_reduce(Communicator& c, DType dtype, ReduceOp op, std::size_t count, const Way& way, int root) {
+void test_reduce(Communicator& c, DType dtype, ReduceOp op, std::size_t count, const Way& way,
+                 int root) {
   Call call = call_of(Collective::kReduce, dtype, op, count, way);
   call.root = root;
   const std::string what = name_of_case(c, call, way);
@@ -134,13 +141,16 @@ void test_reduce(Communicator& c, DType dtype, ReduceOp op, std::size_t count, c
   call.input.data = in.data();
   if (is_root) call.output.data = way.in_place ? in.data() : out.data();
   run(c, call, way, what);
-  if (is_root) expect(same(static_cast<std::byte*>(call.output.data), reduced_result(dtype, op, c.size(), count)), what);
+  if (is_root)
+    expect(
+        same(static_cast<std::byte*>(call.output.data), reduced_result(dtype, op, c.size(), count)),
+        what);
   if (!is_root || !way.in_place) expect(same(in.data(), input), what + " (input)");
   expect(in.intact() && out.intact(), what + " (guards)");
 }
 
-void test_reduce_scatter(Communicator& c, DType dtype, ReduceOp op, std::size_t count, const Way& way,
-                         const std::vector<std::size_t>& counts = {}) {
+void test_reduce_scatter(Communicator& c, DType dtype, ReduceOp op, std::size_t count,
+                         const Way& way, const std::vector<std::size_t>& counts = {}) {
   Call call = call_of(Collective::kReduceScatter, dtype, op, count, way);
   call.counts = counts;
   const std::string what = name_of_case(c, call, way);
@@ -156,7 +166,9 @@ void test_reduce_scatter(Communicator& c, DType dtype, ReduceOp op, std::size_t 
   call.input.data = in.data();
   call.output.data = way.in_place ? in.data() + first * size_of(dtype) : out.data();
   run(c, call, way, what);
-  expect(same(static_cast<std::byte*>(call.output.data), reduced_result(dtype, op, c.size(), own, first)), what);
+  expect(same(static_cast<std::byte*>(call.output.data),
+              reduced_result(dtype, op, c.size(), own, first)),
+         what);
   expect(in.intact() && out.intact(), what + " (guards)");
   if (!way.in_place) expect(same(in.data(), input), what + " (input)");
 }
@@ -183,9 +195,11 @@ void test_broadcast(Communicator& c, DType dtype, std::size_t count, const Way& 
   expect(in.intact() && out.intact(), what + " (guards)");
 }
 
-// all_gather and gather; `counts` of elements, or `count` everywhere. `blocks`: output as a list of buffers.
-void test_gathering(Communicator& c, Collective collective, DType dtype, std::size_t count, const Way& way, int root,
-                    const std::vector<std::size_t>& counts = {}, bool blocks = false) {
+// all_gather and gather; `counts` of elements, or `count` everywhere. `blocks`: output as a list of
+// buffers.
+void test_gathering(Communicator& c, Collective collective, DType dtype, std::size_t count,
+                    const Way& way, int root, const std::vector<std::size_t>& counts = {},
+                    bool blocks = false) {
   Call call = call_of(collective, dtype, ReduceOp::kSum, count, way);
   call.root = root;
   call.counts = counts;
@@ -193,11 +207,13 @@ void test_gathering(Communicator& c, Collective collective, DType dtype, std::si
   const bool is_root = collective == Collective::kAllGather || c.rank() == root;
   std::vector<std::size_t> bytes;
   for (int r = 0; r < c.size(); ++r) {
-    bytes.push_back((counts.empty() ? count : counts[static_cast<std::size_t>(r)]) * size_of(dtype));
+    bytes.push_back((counts.empty() ? count : counts[static_cast<std::size_t>(r)]) *
+                    size_of(dtype));
   }
   const std::size_t own = bytes[static_cast<std::size_t>(c.rank())];
   const std::size_t total = std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
-  const std::size_t before = std::accumulate(bytes.begin(), bytes.begin() + c.rank(), std::size_t{0});
+  const std::size_t before =
+      std::accumulate(bytes.begin(), bytes.begin() + c.rank(), std::size_t{0});
   const auto input = moved(c.rank(), 0, own);
   Guarded in(own);
   Guarded out(total);
@@ -209,7 +225,8 @@ void test_gathering(Communicator& c, Collective collective, DType dtype, std::si
   if (is_root) {
     call.output.data = out.data();
     if (blocks) {
-      for (std::size_t r = 0; r < bytes.size(); ++r) call.output.blocks.emplace_back(list[r].data(), bytes[r]);
+      for (std::size_t r = 0; r < bytes.size(); ++r)
+        call.output.blocks.emplace_back(list[r].data(), bytes[r]);
     }
   }
   run(c, call, way, what);
@@ -234,7 +251,8 @@ void test_scatter(Communicator& c, DType dtype, std::size_t count, const Way& wa
   std::size_t before = 0;
   std::size_t own = 0;
   for (int r = 0; r < c.size(); ++r) {
-    const std::size_t bytes = (counts.empty() ? count : counts[static_cast<std::size_t>(r)]) * size_of(dtype);
+    const std::size_t bytes =
+        (counts.empty() ? count : counts[static_cast<std::size_t>(r)]) * size_of(dtype);
     if (r < c.rank()) before += bytes;
     if (r == c.rank()) own = bytes;
     const auto part = moved(root, r, bytes);
@@ -255,7 +273,8 @@ void test_scatter(Communicator& c, DType dtype, std::size_t count, const Way& wa
 
 // `sizes(from, to)` gives elements.
 template <class Sizes>
-void test_all_to_all(Communicator& c, DType dtype, std::optional<std::size_t> count, const Way& way, Sizes sizes) {
+void test_all_to_all(Communicator& c, DType dtype, std::optional<std::size_t> count, const Way& way,
+                     Sizes sizes) {
   Call call = call_of(Collective::kAllToAll, dtype, ReduceOp::kSum, count.value_or(0), way);
   std::vector<std::byte> send;
   std::vector<std::byte> right;
@@ -294,7 +313,8 @@ void for_each_way(Collective collective, bool can_be_in_place, Function function
       for (const std::size_t chunk : {std::size_t{0}, std::size_t{192}, std::size_t{4096}}) {
         for (const bool in_place : {false, true}) {
           if (in_place && !can_be_in_place) continue;
-          function(algorithm, Way{std::string(algorithm.name), protocol, chunk, in_place, chunk == 4096});
+          function(algorithm,
+                   Way{std::string(algorithm.name), protocol, chunk, in_place, chunk == 4096});
         }
       }
     }
@@ -308,7 +328,8 @@ void for_each_dtype(Function function) {
 
 const std::vector<int> kRanks = {1, 2, 3, 4, 5, 8};
 
-// The whole cross product of dtypes and operations at small counts; the large count for one dtype a size.
+// The whole cross product of dtypes and operations at small counts; the large count for one dtype a
+// size.
 bool worth_it(DType dtype, ReduceOp op, std::size_t count, const Way& way) {
   if (count < 1000) return way.chunk_bytes != 4096 || op == ReduceOp::kSum;
   if (op != ReduceOp::kSum) return false;
@@ -350,37 +371,45 @@ void for_all_ranks(Function function) {
 
 std::vector<std::size_t> uneven_counts(int ranks, std::size_t seed) {
   std::vector<std::size_t> counts;
-  for (int r = 0; r < ranks; ++r) counts.push_back((static_cast<std::size_t>(r) * 5 + seed * 3) % 4 * (seed + 1));
+  for (int r = 0; r < ranks; ++r)
+    counts.push_back((static_cast<std::size_t>(r) * 5 + seed * 3) % 4 * (seed + 1));
   return counts;
 }
 
 TEST(all_reduce_is_right_in_every_way) {
   for_all_ranks([](Communicator& c) {
-    for_each_reduction(c, Collective::kAllReduce, [&](const Way& way, DType dtype, ReduceOp op, std::size_t count) {
-      test_all_reduce(c, dtype, op, count, way);
-    });
+    for_each_reduction(c, Collective::kAllReduce,
+                       [&](const Way& way, DType dtype, ReduceOp op, std::size_t count) {
+                         test_all_reduce(c, dtype, op, count, way);
+                       });
   });
 }
 
 TEST(reduce_is_right_in_every_way) {
   for_all_ranks([](Communicator& c) {
-    for_each_reduction(c, Collective::kReduce, [&](const Way& way, DType dtype, ReduceOp op, std::size_t count) {
-      test_reduce(c, dtype, op, count, way, static_cast<int>(count) % c.size());
-    });
+    for_each_reduction(c, Collective::kReduce,
+                       [&](const Way& way, DType dtype, ReduceOp op, std::size_t count) {
+                         test_reduce(c, dtype, op, count, way, static_cast<int>(count) % c.size());
+                       });
   });
 }
 
 TEST(reduce_scatter_is_right_in_every_way) {
   for_all_ranks([](Communicator& c) {
-    for_each_reduction(c, Collective::kReduceScatter, [&](const Way& way, DType dtype, ReduceOp op, std::size_t count) {
-      if (count <= 1000 || c.size() <= 4) test_reduce_scatter(c, dtype, op, count, way);
-    });
+    for_each_reduction(c, Collective::kReduceScatter,
+                       [&](const Way& way, DType dtype, ReduceOp op, std::size_t count) {
+                         if (count <= 1000 || c.size() <= 4)
+                           test_reduce_scatter(c, dtype, op, count, way);
+                       });
     for_each_way(Collective::kReduceScatter, true, [&](const Algorithm& algorithm, const Way& way) {
       if (!algorithm.uneven) return;
       for (std::size_t seed = 0; seed < 4; ++seed) {
-        test_reduce_scatter(c, DType::kFloat32, ReduceOp::kSum, 0, way, uneven_counts(c.size(), seed * 31));
-        test_reduce_scatter(c, DType::kBfloat16, ReduceOp::kAvg, 0, way, uneven_counts(c.size(), seed));
-        test_reduce_scatter(c, DType::kInt64, ReduceOp::kPremulSum, 0, way, uneven_counts(c.size(), seed));
+        test_reduce_scatter(c, DType::kFloat32, ReduceOp::kSum, 0, way,
+                            uneven_counts(c.size(), seed * 31));
+        test_reduce_scatter(c, DType::kBfloat16, ReduceOp::kAvg, 0, way,
+                            uneven_counts(c.size(), seed));
+        test_reduce_scatter(c, DType::kInt64, ReduceOp::kPremulSum, 0, way,
+                            uneven_counts(c.size(), seed));
       }
     });
   });
@@ -388,59 +417,69 @@ TEST(reduce_scatter_is_right_in_every_way) {
 
 TEST(broadcast_is_right_in_every_way) {
   for_all_ranks([](Communicator& c) {
-    for_each_move(c, Collective::kBroadcast, true, [&](const Algorithm&, const Way& way, DType dtype, std::size_t count) {
-      for (int root = 0; root < c.size(); ++root) {
-        if (count <= 1000 || root < 2) test_broadcast(c, dtype, count, way, root);
-      }
-    });
+    for_each_move(c, Collective::kBroadcast, true,
+                  [&](const Algorithm&, const Way& way, DType dtype, std::size_t count) {
+                    for (int root = 0; root < c.size(); ++root) {
+                      if (count <= 1000 || root < 2) test_broadcast(c, dtype, count, way, root);
+                    }
+                  });
   });
 }
 
 TEST(all_gather_is_right_in_every_way) {
   for_all_ranks([](Communicator& c) {
-    for_each_move(c, Collective::kAllGather, true, [&](const Algorithm& algorithm, const Way& way, DType dtype, std::size_t count) {
-      test_gathering(c, Collective::kAllGather, dtype, count, way, 0);
-      if (count > 1000 || dtype != DType::kFloat32) return;
-      test_gathering(c, Collective::kAllGather, dtype, count, way, 0, {}, true);
-      if (!algorithm.uneven) return;
-      test_gathering(c, Collective::kAllGather, dtype, 0, way, 0, uneven_counts(c.size(), count % 97));
-      test_gathering(c, Collective::kAllGather, dtype, 0, way, 0, uneven_counts(c.size(), count % 97), true);
-    });
+    for_each_move(c, Collective::kAllGather, true,
+                  [&](const Algorithm& algorithm, const Way& way, DType dtype, std::size_t count) {
+                    test_gathering(c, Collective::kAllGather, dtype, count, way, 0);
+                    if (count > 1000 || dtype != DType::kFloat32) return;
+                    test_gathering(c, Collective::kAllGather, dtype, count, way, 0, {}, true);
+                    if (!algorithm.uneven) return;
+                    test_gathering(c, Collective::kAllGather, dtype, 0, way, 0,
+                                   uneven_counts(c.size(), count % 97));
+                    test_gathering(c, Collective::kAllGather, dtype, 0, way, 0,
+                                   uneven_counts(c.size(), count % 97), true);
+                  });
   });
 }
 
 TEST(gather_is_right_in_every_way) {
   for_all_ranks([](Communicator& c) {
-    for_each_move(c, Collective::kGather, true, [&](const Algorithm& algorithm, const Way& way, DType dtype, std::size_t count) {
-      const int root = static_cast<int>(count) % c.size();
-      test_gathering(c, Collective::kGather, dtype, count, way, root);
-      if (count > 1000 || dtype != DType::kInt16) return;
-      test_gathering(c, Collective::kGather, dtype, count, way, root, {}, true);
-      if (algorithm.uneven) test_gathering(c, Collective::kGather, dtype, 0, way, root, uneven_counts(c.size(), count % 97), true);
-    });
+    for_each_move(c, Collective::kGather, true,
+                  [&](const Algorithm& algorithm, const Way& way, DType dtype, std::size_t count) {
+                    const int root = static_cast<int>(count) % c.size();
+                    test_gathering(c, Collective::kGather, dtype, count, way, root);
+                    if (count > 1000 || dtype != DType::kInt16) return;
+                    test_gathering(c, Collective::kGather, dtype, count, way, root, {}, true);
+                    if (algorithm.uneven)
+                      test_gathering(c, Collective::kGather, dtype, 0, way, root,
+                                     uneven_counts(c.size(), count % 97), true);
+                  });
   });
 }
 
 TEST(scatter_is_right_in_every_way) {
   for_all_ranks([](Communicator& c) {
-    for_each_move(c, Collective::kScatter, true, [&](const Algorithm& algorithm, const Way& way, DType dtype, std::size_t count) {
-      const int root = static_cast<int>(count) % c.size();
-      test_scatter(c, dtype, count, way, root);
-      if (count <= 1000 && algorithm.uneven) test_scatter(c, dtype, 0, way, root, uneven_counts(c.size(), count % 97));
-    });
+    for_each_move(c, Collective::kScatter, true,
+                  [&](const Algorithm& algorithm, const Way& way, DType dtype, std::size_t count) {
+                    const int root = static_cast<int>(count) % c.size();
+                    test_scatter(c, dtype, count, way, root);
+                    if (count <= 1000 && algorithm.uneven)
+                      test_scatter(c, dtype, 0, way, root, uneven_counts(c.size(), count % 97));
+                  });
   });
 }
 
 TEST(all_to_all_is_right_in_every_way) {
   for_all_ranks([](Communicator& c) {
-    for_each_move(c, Collective::kAllToAll, false, [&](const Algorithm& algorithm, const Way& way, DType dtype, std::size_t count) {
-      if (count > 1000 && c.size() > 4) return;
-      test_all_to_all(c, dtype, count, way, [&](int, int) { return count; });
-      if (count > 1000 || !algorithm.uneven) return;
-      test_all_to_all(c, dtype, std::nullopt, way, [&](int from, int to) {
-        return static_cast<std::size_t>((from * 3 + to * 5) % 4) * (count + 1) / 2;
-      });
-    });
+    for_each_move(c, Collective::kAllToAll, false,
+                  [&](const Algorithm& algorithm, const Way& way, DType dtype, std::size_t count) {
+                    if (count > 1000 && c.size() > 4) return;
+                    test_all_to_all(c, dtype, count, way, [&](int, int) { return count; });
+                    if (count > 1000 || !algorithm.uneven) return;
+                    test_all_to_all(c, dtype, std::nullopt, way, [&](int from, int to) {
+                      return static_cast<std::size_t>((from * 3 + to * 5) % 4) * (count + 1) / 2;
+                    });
+                  });
   });
 }
 

@@ -1,5 +1,5 @@
-// Elements of every dtype, made from small exact numbers, so that results do not depend on the order of
-// operations and a wrong one shows.
+// Elements of every dtype, made from small exact numbers, so that results do not depend on the
+// order of operations and a wrong one shows.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,8 @@
 
 namespace accl::test {
 
-// Encodes a number that the format holds exactly (0 or normal) in a float of 1 + `exponent` + `mantissa` bits.
+// Encodes a number that the format holds exactly (0 or normal) in a float of 1 + `exponent` +
+// `mantissa` bits.
 inline std::uint32_t encode_float(double value, int exponent, int mantissa) {
   const std::uint32_t sign = std::signbit(value) ? 1u << (exponent + mantissa) : 0u;
   if (value == 0.0) return sign;
@@ -69,8 +70,8 @@ inline void encode(std::byte* to, DType dtype, double value) {
   }
 }
 
-// What rank `rank` holds at element `i`: 0 or 1 for sums (8 ranks give 8, which even float8_e5m2 holds), 1 or 2
-// for products, 0 to 3 else; multiples of the number of ranks for averages.
+// What rank `rank` holds at element `i`: 0 or 1 for sums (8 ranks give 8, which even float8_e5m2
+// holds), 1 or 2 for products, 0 to 3 else; multiples of the number of ranks for averages.
 inline double element(ReduceOp op, int rank, int ranks, std::size_t i) {
   const auto mixed = (static_cast<std::size_t>(rank) * 7 + i * 3 + i / 5) % 11;
   switch (op) {
@@ -132,9 +133,12 @@ inline double expected_element(ReduceOp op, DType dtype, int ranks, std::size_t 
   return result;
 }
 
-// Data that is moved and not reduced: every byte depends on who sends it, where it goes, and its place.
+// Data that is moved and not reduced: every byte depends on who sends it, where it goes, and its
+// place.
 inline std::byte pattern(int from, int to, std::size_t i) {
-  return static_cast<std::byte>((static_cast<std::size_t>(from) * 37 + static_cast<std::size_t>(to) * 101 + i * 7 + i / 251) & 0xff);
+  return static_cast<std::byte>(
+      (static_cast<std::size_t>(from) * 37 + static_cast<std::size_t>(to) * 101 + i * 7 + i / 251) &
+      0xff);
 }
 
 }  // namespace accl::test

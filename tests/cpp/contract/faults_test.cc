@@ -1,4 +1,5 @@
-// What goes wrong: each surviving rank gets a named error in time, and a new communicator works afterwards.
+// What goes wrong: each surviving rank gets a named error in time, and a new communicator works
+// afterwards.
 #include <atomic>
 #include <chrono>
 
@@ -31,7 +32,8 @@ CommunicatorOptions with_timeout(int ms) {
   return options;
 }
 
-// Ranks 0 and 1 (and others, like 0) call different things; each must get a MismatchError that quotes both.
+// Ranks 0 and 1 (and others, like 0) call different things; each must get a MismatchError that
+// quotes both.
 void expect_mismatch(int ranks, const std::function<Call(int rank, std::vector<float>& data)>& make,
                      const std::vector<std::string>& words) {
   const auto begin = Clock::now();
@@ -43,7 +45,8 @@ void expect_mismatch(int ranks, const std::function<Call(int rank, std::vector<f
   for (const auto& error : errors) {
     CHECK(is_kind<MismatchError>(error) || is_kind<AbortedError>(error));
     for (const auto& word : words) {
-      if (text_of(error).find(word) == std::string::npos) FAIL("'" + word + "' is not in: " + text_of(error));
+      if (text_of(error).find(word) == std::string::npos)
+        FAIL("'" + word + "' is not in: " + text_of(error));
     }
   }
   CHECK(Clock::now() - begin < std::chrono::seconds{3});
@@ -68,36 +71,46 @@ TEST(different_counts_are_a_mismatch) {
 }
 
 TEST(different_dtypes_are_a_mismatch) {
-  expect_mismatch(3, [](int rank, auto& data) {
-    Call call = sized(data, 16);
-    if (rank == 1) call.dtype = DType::kInt32;
-    return call;
-  }, {"16 int32", "16 float32"});
+  expect_mismatch(3,
+                  [](int rank, auto& data) {
+                    Call call = sized(data, 16);
+                    if (rank == 1) call.dtype = DType::kInt32;
+                    return call;
+                  },
+                  {"16 int32", "16 float32"});
 }
 
 TEST(different_operations_roots_collectives_and_choices_are_a_mismatch) {
-  expect_mismatch(2, [](int rank, auto& data) {
-    Call call = sized(data, 16);
-    if (rank == 1) call.op = ReduceOp::kMax;
-    return call;
-  }, {"(max)", "(sum)"});
-  expect_mismatch(2, [](int rank, auto& data) {
-    Call call = sized(data, 16);
-    call.collective = Collective::kReduce;
-    call.root = rank;  // each waits for the other: no message ever passes
-    return call;
-  }, {"to root 0", "to root 1"});
-  expect_mismatch(3, [](int rank, auto& data) {
-    Call call = sized(data, 16);
-    if (rank == 1) call.collective = Collective::kBroadcast;
-    call.root = 1;
-    return call;
-  }, {"broadcast of 16 float32 from root 1", "all_reduce of 16 float32"});
-  expect_mismatch(2, [](int rank, auto& data) {
-    Call call = sized(data, 16);
-    call.forced.algorithm = rank == 0 ? "ring" : "direct";
-    return call;
-  }, {"another algorithm, protocol or chunk"});
+  expect_mismatch(2,
+                  [](int rank, auto& data) {
+                    Call call = sized(data, 16);
+                    if (rank == 1) call.op = ReduceOp::kMax;
+                    return call;
+                  },
+                  {"(max)", "(sum)"});
+  expect_mismatch(2,
+                  [](int rank, auto& data) {
+                    Call call = sized(data, 16);
+                    call.collective = Collective::kReduce;
+                    call.root = rank;  // each waits for the other: no message ever passes
+                    return call;
+                  },
+                  {"to root 0", "to root 1"});
+  expect_mismatch(3,
+                  [](int rank, auto& data) {
+                    Call call = sized(data, 16);
+                    if (rank == 1) call.collective = Collective::kBroadcast;
+                    call.root = 1;
+                    return call;
+                  },
+                  {"broadcast of 16 float32 from root 1", "all_reduce of 16 float32"});
+  expect_mismatch(2,
+                  [](int rank, auto& data) {
+                    Call call = sized(data, 16);
+                    call.forced.algorithm = rank == 0 ? "ring" : "direct";
+                    return call;
+                  },
+                  {"another algorithm, protocol or chunk"});
 }
 
 TEST(uneven_counts_that_disagree_are_a_mismatch) {
@@ -149,7 +162,8 @@ TEST(a_call_may_have_a_timeout_of_its_own) {
     std::vector<float> data(4);
     const auto begin = Clock::now();
     if (c.rank() == 0) {
-      CHECK_THROWS(TimeoutError, "Timed out after 100 ms", c.post(all_reduce(data, Milliseconds{100}))->wait());
+      CHECK_THROWS(TimeoutError, "Timed out after 100 ms",
+                   c.post(all_reduce(data, Milliseconds{100}))->wait());
       CHECK(Clock::now() - begin < std::chrono::seconds{1});
       CHECK_THROWS(AbortedError, "has ended", c.post(barrier()));
     } else {
@@ -188,7 +202,8 @@ TEST(abort_ends_everybody) {
   for (const int rank : {0, 1}) {
     CHECK(is_kind<PeerError>(errors[static_cast<std::size_t>(rank)]) ||
           is_kind<AbortedError>(errors[static_cast<std::size_t>(rank)]));
-    CHECK(text_of(errors[static_cast<std::size_t>(rank)]).find("the test says so") != std::string::npos);
+    CHECK(text_of(errors[static_cast<std::size_t>(rank)]).find("the test says so") !=
+          std::string::npos);
   }
 }
 
@@ -218,7 +233,9 @@ TEST(a_rank_that_leaves_is_noticed) {
   CHECK(errors[1] == nullptr);
   for (const int rank : {0, 2}) {
     CHECK(is_kind<PeerError>(errors[static_cast<std::size_t>(rank)]));
-    CHECK(text_of(errors[static_cast<std::size_t>(rank)]).find("Rank 1 has left the communicator") != std::string::npos);
+    CHECK(
+        text_of(errors[static_cast<std::size_t>(rank)]).find("Rank 1 has left the communicator") !=
+        std::string::npos);
   }
   CHECK(Clock::now() - begin < std::chrono::seconds{2});
 }
@@ -262,7 +279,8 @@ TEST(creation_refuses_what_is_wrong) {
   CHECK(Clock::now() - begin < std::chrono::seconds{1});
 }
 
-std::vector<std::exception_ptr> create_all(int ranks, const std::function<std::shared_ptr<Communicator>(Store&, int)>& make) {
+std::vector<std::exception_ptr> create_all(
+    int ranks, const std::function<std::shared_ptr<Communicator>(Store&, int)>& make) {
   HashStore store;
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
@@ -290,8 +308,8 @@ TEST(sizes_and_rules_must_agree) {
   }
   errors = create_all(3, [](Store& store, int rank) {
     auto options = with_timeout(20'000);
-    options.rules = std::make_shared<const Rules>(
-        Rules::parse(rank == 1 ? "allreduce,0,4096,ring,-1,-1,-1,-1,-1,-1,cpu\n" : "", "rules.csv"));
+    options.rules = std::make_shared<const Rules>(Rules::parse(
+        rank == 1 ? "allreduce,0,4096,ring,-1,-1,-1,-1,-1,-1,cpu\n" : "", "rules.csv"));
     return Communicator::create(store, rank, 3, options);
   });
   for (const auto& error : errors) {
@@ -351,7 +369,8 @@ TEST(bad_calls_are_refused_and_harm_nothing) {
     CHECK_THROWS(InvalidArgument, "operation band is not defined for float32", c.post(call));
     call = all_reduce(data);
     call.forced.algorithm = "teleport";
-    CHECK_THROWS(InvalidArgument, "Algorithm 'teleport' is unknown for all_reduce; expected one of: ", c.post(call));
+    CHECK_THROWS(InvalidArgument,
+                 "Algorithm 'teleport' is unknown for all_reduce; expected one of: ", c.post(call));
     call = all_reduce(data);
     call.forced.protocol = "ll128";
     CHECK_THROWS(InvalidArgument, "Protocol 'll128'", c.post(call));

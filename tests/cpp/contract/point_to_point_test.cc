@@ -26,7 +26,8 @@ std::vector<std::byte> filled(int from, int tag, std::size_t bytes) {
   return data;
 }
 
-const std::vector<std::size_t> kSizes = {0, 1, 31, 32, 33, 80, 81, 255, 256, 257, 4095, 4096, 4097, 65537, 3'000'001};
+const std::vector<std::size_t> kSizes = {0,   1,   31,   32,   33,   80,    81,       255,
+                                         256, 257, 4095, 4096, 4097, 65537, 3'000'001};
 
 TEST(messages_of_every_size_arrive) {
   run_ranks(2, [](Communicator& c) {
@@ -48,7 +49,8 @@ TEST(tags_are_matched_out_of_order) {
     std::vector<std::shared_ptr<Work>> works;
     if (c.rank() == 0) {
       for (const int tag : tags) data.push_back(filled(0, tag, 100'000));
-      for (std::size_t i = 0; i < 3; ++i) works.push_back(c.post(message(Collective::kSend, 1, tags[i], data[i])));
+      for (std::size_t i = 0; i < 3; ++i)
+        works.push_back(c.post(message(Collective::kSend, 1, tags[i], data[i])));
       for (const auto& work : works) CHECK(work->wait());
       return;
     }
@@ -64,7 +66,8 @@ TEST(messages_of_one_tag_keep_their_order) {
   run_ranks(3, [](Communicator& c) {
     std::vector<std::vector<std::byte>> data;
     std::vector<std::shared_ptr<Work>> works;
-    for (int k = 0; k < 50; ++k) data.push_back(c.rank() == 0 ? filled(k, 0, 500) : std::vector<std::byte>(500));
+    for (int k = 0; k < 50; ++k)
+      data.push_back(c.rank() == 0 ? filled(k, 0, 500) : std::vector<std::byte>(500));
     for (auto& d : data) {
       if (c.rank() == 0) works.push_back(c.post(message(Collective::kSend, 2, 9, d)));
       if (c.rank() == 2) works.push_back(c.post(message(Collective::kRecv, 0, 9, d)));
@@ -179,7 +182,8 @@ TEST(a_wrong_size_is_a_named_error_on_both_sides) {
   });
   for (const auto& error : errors) {
     CHECK(is_kind<MismatchError>(error) || is_kind<AbortedError>(error));
-    CHECK(text_of(error).find("rank 0 sent 8 bytes with tag 7, but rank 1 receives 16 bytes") != std::string::npos);
+    CHECK(text_of(error).find("rank 0 sent 8 bytes with tag 7, but rank 1 receives 16 bytes") !=
+          std::string::npos);
   }
 }
 

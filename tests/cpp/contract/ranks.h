@@ -1,5 +1,5 @@
-// Ranks as threads: the shortest way to run a collective for real. Each thread has a communicator of its own
-// over one in-process store.
+// Ranks as threads: the shortest way to run a collective for real. Each thread has a communicator
+// of its own over one in-process store.
 #pragma once
 
 #include <condition_variable>
@@ -40,8 +40,10 @@ class HashStore final : public Store {
 
 using RankFunction = std::function<void(Communicator&)>;
 
-// Runs `function` on each of `ranks` threads with a communicator; returns each rank's exception (or null).
-inline std::vector<std::exception_ptr> run_ranks_with_errors(int ranks, const CommunicatorOptions& options,
+// Runs `function` on each of `ranks` threads with a communicator; returns each rank's exception (or
+// null).
+inline std::vector<std::exception_ptr> run_ranks_with_errors(int ranks,
+                                                             const CommunicatorOptions& options,
                                                              const RankFunction& function) {
   HashStore store;
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
@@ -88,7 +90,8 @@ bool is_kind(const std::exception_ptr& error) {
   }
 }
 
-// The same, for functions that must not fail. Reports the first cause: a rank that fails makes others fail.
+// The same, for functions that must not fail. Reports the first cause: a rank that fails makes
+// others fail.
 inline void run_ranks(int ranks, const RankFunction& function) {
   const auto errors = run_ranks_with_errors(ranks, quick_options(), function);
   for (const auto& error : errors) {

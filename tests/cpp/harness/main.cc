@@ -31,8 +31,10 @@ bool run(const Entry& entry) {
   } catch (...) {
     error = "something that is no std::exception";
   }
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-  std::printf("%s %s (%lld ms)\n", error.empty() ? "ok  " : "FAIL", entry.name, static_cast<long long>(ms.count()));
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - begin);
+  std::printf("%s %s (%lld ms)\n", error.empty() ? "ok  " : "FAIL", entry.name,
+              static_cast<long long>(ms.count()));
   if (!error.empty()) std::printf("     %s\n", error.c_str());
   std::fflush(stdout);
   return error.empty();

@@ -1,6 +1,7 @@
 // Test harness: tests that register themselves, and checks that say file, line and values.
 //
-// A failed check ends its test by an exception, also on a thread whose exceptions the test collects.
+// A failed check ends its test by an exception, also on a thread whose exceptions the test
+// collects.
 #pragma once
 
 #include <sstream>
@@ -35,8 +36,8 @@ std::string show(const T& value) {
 
 }  // namespace accl::test
 
-#define TEST(name)                                                              \
-  static void accl_test_##name();                                               \
+#define TEST(name)                                                                \
+  static void accl_test_##name();                                                 \
   static const bool accl_added_##name = accl::test::add(#name, accl_test_##name); \
   static void accl_test_##name()
 
@@ -47,26 +48,27 @@ std::string show(const T& value) {
     if (!(condition)) FAIL("CHECK(" #condition ")"); \
   } while (false)
 
-#define CHECK_EQ(a, b)                                                                            \
-  do {                                                                                            \
-    const auto& accl_a = (a);                                                                     \
-    const auto& accl_b = (b);                                                                     \
-    if (!(accl_a == accl_b)) {                                                                    \
-      FAIL("CHECK_EQ(" #a ", " #b "): " + accl::test::show(accl_a) + " and " + accl::test::show(accl_b)); \
-    }                                                                                             \
+#define CHECK_EQ(a, b)                                                         \
+  do {                                                                         \
+    const auto& accl_a = (a);                                                  \
+    const auto& accl_b = (b);                                                  \
+    if (!(accl_a == accl_b)) {                                                 \
+      FAIL("CHECK_EQ(" #a ", " #b "): " + accl::test::show(accl_a) + " and " + \
+           accl::test::show(accl_b));                                          \
+    }                                                                          \
   } while (false)
 
 // The expression throws Kind, and its message contains `words`.
-#define CHECK_THROWS(Kind, words, ...)                                                               \
-  do {                                                                                               \
-    bool accl_thrown = false;                                                                        \
-    try {                                                                                            \
-      (void)(__VA_ARGS__);                                                                           \
-    } catch (const Kind& accl_error) {                                                               \
-      accl_thrown = true;                                                                            \
-      if (std::string(accl_error.what()).find(words) == std::string::npos) {                         \
-        FAIL("'" + std::string(words) + "' is not in the message: " + accl_error.what());            \
-      }                                                                                              \
-    }                                                                                                \
-    if (!accl_thrown) FAIL("nothing of kind " #Kind " was thrown by " #__VA_ARGS__);                 \
+#define CHECK_THROWS(Kind, words, ...)                                                    \
+  do {                                                                                    \
+    bool accl_thrown = false;                                                             \
+    try {                                                                                 \
+      (void)(__VA_ARGS__);                                                                \
+    } catch (const Kind& accl_error) {                                                    \
+      accl_thrown = true;                                                                 \
+      if (std::string(accl_error.what()).find(words) == std::string::npos) {              \
+        FAIL("'" + std::string(words) + "' is not in the message: " + accl_error.what()); \
+      }                                                                                   \
+    }                                                                                     \
+    if (!accl_thrown) FAIL("nothing of kind " #Kind " was thrown by " #__VA_ARGS__);      \
   } while (false)

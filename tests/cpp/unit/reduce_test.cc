@@ -1,4 +1,5 @@
-// The kernels against a plain reference, for every dtype and operation; all instruction sets give the same bits.
+// The kernels against a plain reference, for every dtype and operation; all instruction sets give
+// the same bits.
 #include "reduce/reduce.h"
 
 #include <cmath>
@@ -17,7 +18,8 @@ namespace {
 using reduce::Level;
 
 constexpr Level kLevels[] = {Level::kBaseline, Level::kAvx2, Level::kAvx512};
-constexpr std::size_t kCounts[] = {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 511, 512, 513, 1000, 4097};
+constexpr std::size_t kCounts[] = {0,  1,  2,  3,  7,   8,   15,  16,   17,  31,
+                                   33, 63, 64, 65, 511, 512, 513, 1000, 4097};
 
 // Runs `body` at every level that this machine has.
 template <class Body>
@@ -47,11 +49,13 @@ std::vector<T> random_values(std::size_t count, unsigned seed) {
 
 template <class T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 template <class T>
-std::vector<T> combine(const std::vector<std::vector<T>>& operands, DType dtype, ReduceOp op, int divisor = 1) {
+std::vector<T> combine(const std::vector<std::vector<T>>& operands, DType dtype, ReduceOp op,
+                       int divisor = 1) {
   std::vector<T> result(operands[0].size());
   std::vector<const void*> pointers;
   for (const auto& o : operands) pointers.push_back(o.data());
@@ -86,15 +90,16 @@ T integer_reference(ReduceOp op, T a, T b) {
 
 template <class T>
 void test_integers(DType dtype) {
-  for (const auto op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBand,
-                        ReduceOp::kBor, ReduceOp::kBxor}) {
+  for (const auto op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax,
+                        ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
     for (const std::size_t count : kCounts) {
       for (unsigned operands = 1; operands <= 5; ++operands) {
         std::vector<std::vector<T>> data;
         for (unsigned k = 0; k < operands; ++k) data.push_back(random_values<T>(count, 7 * k + 1));
         std::vector<T> right = data[0];
         for (unsigned k = 1; k < operands; ++k) {
-          for (std::size_t i = 0; i < count; ++i) right[i] = integer_reference(op, right[i], data[k][i]);
+          for (std::size_t i = 0; i < count; ++i)
+            right[i] = integer_reference(op, right[i], data[k][i]);
         }
         at_each_level([&] { CHECK(same_bits(combine(data, dtype, op), right)); });
       }
@@ -157,7 +162,8 @@ void test_nan(DType dtype, T nan, T one, T two) {
   for (const std::size_t count : {std::size_t{1}, std::size_t{40}, std::size_t{600}}) {
     for (const auto op : {ReduceOp::kMin, ReduceOp::kMax}) {
       for (unsigned position = 0; position < 3; ++position) {
-        std::vector<std::vector<T>> data = {std::vector<T>(count, one), std::vector<T>(count, two), std::vector<T>(count, one)};
+        std::vector<std::vector<T>> data = {std::vector<T>(count, one), std::vector<T>(count, two),
+                                            std::vector<T>(count, one)};
         data[position].back() = nan;
         at_each_level([&] {
           const auto result = combine(data, dtype, op);
@@ -196,7 +202,8 @@ TEST(every_code_of_narrow_floats_survives_a_sum_with_nothing) {
     const auto e4m3 = combine<std::uint8_t>({codes}, DType::kFloat8E4M3FN, ReduceOp::kSum);
     CHECK(same_bits(e4m3, codes));
     const auto e5m2 = combine<std::uint8_t>({codes}, DType::kFloat8E5M2, ReduceOp::kSum);
-    for (unsigned i = 0; i < 256; ++i) CHECK((i & 0x7fu) > 0x7cu ? (e5m2[i] & 0x7fu) > 0x7cu : e5m2[i] == i);
+    for (unsigned i = 0; i < 256; ++i)
+      CHECK((i & 0x7fu) > 0x7cu ? (e5m2[i] & 0x7fu) > 0x7cu : e5m2[i] == i);
   });
 }
 
@@ -205,7 +212,8 @@ TEST(narrow_floats_accumulate_in_float32) {
   at_each_level([] {
     const std::vector<std::uint16_t> large(100, 0x4380);  // bfloat16 256; its step is 2
     const std::vector<std::uint16_t> one(100, 0x3f80);
-    const auto sum = combine<std::uint16_t>({large, one, one, one, one}, DType::kBfloat16, ReduceOp::kSum);
+    const auto sum =
+        combine<std::uint16_t>({large, one, one, one, one}, DType::kBfloat16, ReduceOp::kSum);
     CHECK_EQ(sum[99], std::uint16_t{0x4382});  // 260
   });
 }
@@ -215,8 +223,10 @@ TEST(bools_are_zero_or_one) {
     const std::vector<std::uint8_t> a = {0, 1, 0, 2, 255};
     const std::vector<std::uint8_t> b = {0, 0, 1, 4, 255};
     using V = std::vector<std::uint8_t>;
-    for (const auto op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kBor}) CHECK((combine<std::uint8_t>({a, b}, DType::kBool, op) == V{0, 1, 1, 1, 1}));
-    for (const auto op : {ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kBand}) CHECK((combine<std::uint8_t>({a, b}, DType::kBool, op) == V{0, 0, 0, 1, 1}));
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kBor})
+      CHECK((combine<std::uint8_t>({a, b}, DType::kBool, op) == V{0, 1, 1, 1, 1}));
+    for (const auto op : {ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kBand})
+      CHECK((combine<std::uint8_t>({a, b}, DType::kBool, op) == V{0, 0, 0, 1, 1}));
     CHECK((combine<std::uint8_t>({a, b}, DType::kBool, ReduceOp::kBxor) == V{0, 1, 1, 0, 0}));
   });
 }
@@ -238,10 +248,13 @@ TEST(complex_numbers_add_and_multiply) {
 
 TEST(averages_of_integers_truncate) {
   at_each_level([] {
-    CHECK((combine<std::int64_t>({{-3, 7, std::numeric_limits<std::int64_t>::min()}, {-4, 2, 0}}, DType::kInt64, ReduceOp::kSum, 2) ==
+    CHECK((combine<std::int64_t>({{-3, 7, std::numeric_limits<std::int64_t>::min()}, {-4, 2, 0}},
+                                 DType::kInt64, ReduceOp::kSum, 2) ==
            std::vector<std::int64_t>{-3, 4, std::numeric_limits<std::int64_t>::min() / 2}));
-    CHECK((combine<std::uint8_t>({{9, 100}, {2, 100}}, DType::kUint8, ReduceOp::kSum, 300) == std::vector<std::uint8_t>{0, 0}));
-    CHECK((combine<std::int8_t>({{9, -100}}, DType::kInt8, ReduceOp::kSum, 2) == std::vector<std::int8_t>{4, -50}));
+    CHECK((combine<std::uint8_t>({{9, 100}, {2, 100}}, DType::kUint8, ReduceOp::kSum, 300) ==
+           std::vector<std::uint8_t>{0, 0}));
+    CHECK((combine<std::int8_t>({{9, -100}}, DType::kInt8, ReduceOp::kSum, 2) ==
+           std::vector<std::int8_t>{4, -50}));
   });
 }
 
@@ -252,7 +265,8 @@ TEST(scaling_saturates_integers) {
   std::vector<std::uint64_t> large = {~std::uint64_t{0}, 10};
   reduce::scale(large.data(), large.data(), 2, DType::kUint64, 2.0);
   CHECK((large == std::vector<std::uint64_t>{~std::uint64_t{0}, 20}));
-  reduce::scale(small.data(), small.data(), 1, DType::kInt8, std::numeric_limits<double>::quiet_NaN());
+  reduce::scale(small.data(), small.data(), 1, DType::kInt8,
+                std::numeric_limits<double>::quiet_NaN());
   CHECK_EQ(static_cast<int>(small[0]), 0);
 }
 
@@ -277,7 +291,8 @@ TEST(memory_may_lie_anywhere) {
       at_each_level([&] {
         for (unsigned target = 0; target < 3; ++target) {
           std::vector<std::vector<std::byte>> copies = {a, b, c};
-          const void* operands[] = {copies[0].data() + 1, copies[1].data() + 1, copies[2].data() + 1};
+          const void* operands[] = {copies[0].data() + 1, copies[1].data() + 1,
+                                    copies[2].data() + 1};
           std::byte* to = copies[target].data() + 1;
           reduce::combine(operands, to, count, dtype, op);
           CHECK(std::memcmp(to, right.data(), right.size()) == 0);
@@ -294,8 +309,10 @@ TEST(types_know_their_names) {
     CHECK(collective_from(name_of(c)) == c);
     CHECK(collective_from(rules_name_of(c)) == c);
   }
-  for (int i = 0; i < kDTypeCount; ++i) CHECK(dtype_from(name_of(static_cast<DType>(i))) == static_cast<DType>(i));
-  for (int i = 0; i < kReduceOpCount; ++i) CHECK(reduce_op_from(name_of(static_cast<ReduceOp>(i))) == static_cast<ReduceOp>(i));
+  for (int i = 0; i < kDTypeCount; ++i)
+    CHECK(dtype_from(name_of(static_cast<DType>(i))) == static_cast<DType>(i));
+  for (int i = 0; i < kReduceOpCount; ++i)
+    CHECK(reduce_op_from(name_of(static_cast<ReduceOp>(i))) == static_cast<ReduceOp>(i));
   CHECK(!collective_from("allreducee"));
   CHECK(!dtype_from(""));
   CHECK_EQ(size_of(DType::kComplex128), 16u);

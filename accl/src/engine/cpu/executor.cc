@@ -35,11 +35,13 @@ std::byte* in_blocks(const Buffer& buffer, std::size_t offset, std::size_t bytes
 const Round& Executor::round() const { return task_.schedule->loops[loop_].rounds[round_]; }
 
 std::byte* Executor::resolve(const Place& place, std::size_t bytes) const {
-  if (place.buffer == BufferKind::kScratch) return const_cast<std::byte*>(scratch_.data()) + place.offset;
+  if (place.buffer == BufferKind::kScratch)
+    return const_cast<std::byte*>(scratch_.data()) + place.offset;
   const Loop& loop = task_.schedule->loops[loop_];
   const bool is_input = place.buffer == BufferKind::kInput;
   const Buffer& buffer = is_input ? task_.input : task_.output;
-  const std::size_t offset = place.offset + repeat_ * (is_input ? loop.input_stride : loop.output_stride);
+  const std::size_t offset =
+      place.offset + repeat_ * (is_input ? loop.input_stride : loop.output_stride);
   if (!buffer.blocks.empty()) return in_blocks(buffer, offset, bytes);
   return static_cast<std::byte*>(buffer.data) + offset;
 }
@@ -51,9 +53,10 @@ void Executor::begin(Task task) {
   busy_ = true;
   element_bytes_ = size_of(task_.dtype);
   piece_bytes_ = task_.schedule->piece_bytes == 0 ? kDefaultPiece : task_.schedule->piece_bytes;
-  if (scratch_.size() < task_.schedule->scratch_bytes) scratch_.resize(task_.schedule->scratch_bytes);
-  while (loop_ < task_.schedule->loops.size() &&
-         (task_.schedule->loops[loop_].rounds.empty() || task_.schedule->loops[loop_].repeat == 0)) {
+  if (scratch_.size() < task_.schedule->scratch_bytes)
+    scratch_.resize(task_.schedule->scratch_bytes);
+  while (loop_ < task_.schedule->loops.size() && (task_.schedule->loops[loop_].rounds.empty() ||
+                                                  task_.schedule->loops[loop_].repeat == 0)) {
     ++loop_;
   }
   if (loop_ == task_.schedule->loops.size()) {
@@ -77,12 +80,13 @@ void Executor::enter_round() {
     sends_.push_back({send.peer, resolve(send.from, send.bytes), send.bytes, 0, false});
   }
   for (const Receive& receive : plan.receives) {
-    receives_.push_back({receive.peer, resolve(receive.to, receive.bytes), receive.bytes, 0, false, false});
+    receives_.push_back(
+        {receive.peer, resolve(receive.to, receive.bytes), receive.bytes, 0, false, false});
   }
   for (const Reduce& reduce : plan.reduces) {
     ACCL_INVARIANT(reduce.bytes != 0 && !reduce.peers.empty(), "a schedule reduces nothing");
-    reduces_.push_back({&reduce, resolve(reduce.own, reduce.bytes), resolve(reduce.to, reduce.bytes), 0,
-                        false, false});
+    reduces_.push_back({&reduce, resolve(reduce.own, reduce.bytes),
+                        resolve(reduce.to, reduce.bytes), 0, false, false});
   }
 }
 
@@ -120,7 +124,8 @@ bool Executor::move_sends() {
   bool moved = false;
   for (SendState& state : sends_) moved |= move_send(state);
   // Done ones stay until all are done: a write in place may not pass what was sent (writable()).
-  if (std::ranges::all_of(sends_, [](const SendState& s) { return s.started && s.sent == s.bytes; })) {
+  if (std::ranges::all_of(sends_,
+                          [](const SendState& s) { return s.started && s.sent == s.bytes; })) {
     sends_.clear();
   }
   return moved;
@@ -144,7 +149,8 @@ bool Executor::move_send(SendState& state) {
   return moved || sent != 0;
 }
 
-// Checks the header of the message that a transfer of `bytes` expects next; false where none has arrived.
+// Checks the header of the message that a transfer of `bytes` expects next; false where none has
+// arrived.
 bool Executor::open(int peer, std::size_t bytes) {
   const Header* header = transport_.incoming(peer, Lane::kCollective);
   if (header == nullptr) return false;
@@ -158,7 +164,8 @@ bool Executor::open(int peer, std::size_t bytes) {
   return true;
 }
 
-// How many of `wanted` bytes at `to` may be written: no more than what sends of this round have read there.
+// How many of `wanted` bytes at `to` may be written: no more than what sends of this round have
+// read there.
 std::size_t Executor::writable(const std::byte* to, std::size_t wanted) const {
   for (const SendState& send : sends_) {
     if (send.from == to && send.bytes != 0) wanted = std::min(wanted, send.sent);

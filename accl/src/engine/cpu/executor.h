@@ -1,8 +1,9 @@
 // Executor: runs one schedule over a transport, without blocking.
 //
-// advance() moves every transfer of the current round as far as it goes now, and goes on to the next round
-// when this one is done. It counts what it really moved; tests hold the counts against docs/algorithms.md.
-// One executor runs one call at a time and is reused, so that its small vectors keep their memory.
+// advance() moves every transfer of the current round as far as it goes now, and goes on to the
+// next round when this one is done. It counts what it really moved; tests hold the counts against
+// docs/algorithms.md. One executor runs one call at a time and is reused, so that its small vectors
+// keep their memory.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,8 @@ class Executor {
   void begin(Task task);
   bool busy() const noexcept { return busy_; }
 
-  // One pass. Returns whether anything moved. Throws MismatchError where a peer's message is not the expected
-  // one; `busy` stays true then, and the communicator is to be ended.
+  // One pass. Returns whether anything moved. Throws MismatchError where a peer's message is not
+  // the expected one; `busy` stays true then, and the communicator is to be ended.
   bool advance();
 
   const Traffic& traffic() const noexcept { return traffic_; }  // of the current or last task

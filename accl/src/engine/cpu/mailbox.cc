@@ -39,7 +39,8 @@ void Mailbox::post(const MessagePointer& message) {
 
 bool Mailbox::advance(std::vector<MessagePointer>& completed) {
   bool moved = !done_at_once_.empty();
-  for (const MessagePointer& message : std::exchange(done_at_once_, {})) complete(message, completed);
+  for (const MessagePointer& message : std::exchange(done_at_once_, {}))
+    complete(message, completed);
   for (int peer = 0; peer < static_cast<int>(inboxes_.size()); ++peer) {
     moved |= advance_sends(peer, completed);
     if (peer != rank_) moved |= advance_inbox(peer, completed);
@@ -64,7 +65,8 @@ bool Mailbox::advance_sends(int peer, std::vector<MessagePointer>& completed) {
         receive->source = rank_;
         complete(receive, completed);
       } else {
-        inboxes_[index(rank_)].early.push_back({send.tag, {send.data, send.data + send.bytes}, send.bytes});
+        inboxes_[index(rank_)].early.push_back(
+            {send.tag, {send.data, send.data + send.bytes}, send.bytes});
       }
       send.moved = send.bytes;
     } else {
@@ -75,8 +77,8 @@ bool Mailbox::advance_sends(int peer, std::vector<MessagePointer>& completed) {
         if (header.is_inline) send.moved = send.bytes;
       }
       while (send.moved < send.bytes) {
-        const std::size_t part =
-            transport_.write(peer, Lane::kPointToPoint, send.data + send.moved, send.bytes - send.moved);
+        const std::size_t part = transport_.write(peer, Lane::kPointToPoint, send.data + send.moved,
+                                                  send.bytes - send.moved);
         if (part == 0) return moved;
         send.moved += part;
         moved = true;
@@ -130,7 +132,8 @@ bool Mailbox::should_drain(int peer) const {
   });
 }
 
-// Decides where the next message of a peer goes; false where none has arrived or it is left in the transport.
+// Decides where the next message of a peer goes; false where none has arrived or it is left in the
+// transport.
 bool Mailbox::open_next(int peer) {
   const Header* header = transport_.incoming(peer, Lane::kPointToPoint);
   if (header == nullptr) return false;
@@ -141,7 +144,8 @@ bool Mailbox::open_next(int peer) {
     return true;
   }
   if (!should_drain(peer)) return false;
-  inbox.draining = std::make_unique<Early>(Early{header->tag, std::vector<std::byte>(header->bytes), 0});
+  inbox.draining =
+      std::make_unique<Early>(Early{header->tag, std::vector<std::byte>(header->bytes), 0});
   return true;
 }
 
@@ -196,8 +200,9 @@ std::vector<int> Mailbox::waiting_for() const {
   std::vector<int> peers;
   for (int peer = 0; peer < static_cast<int>(inboxes_.size()); ++peer) {
     const bool sending = !sends_[index(peer)].empty();
-    const bool receiving = inboxes_[index(peer)].receiving != nullptr ||
-                           std::ranges::any_of(receives_, [&](const auto& r) { return r->peer == peer; });
+    const bool receiving =
+        inboxes_[index(peer)].receiving != nullptr ||
+        std::ranges::any_of(receives_, [&](const auto& r) { return r->peer == peer; });
     if (peer != rank_ && (sending || receiving)) peers.push_back(peer);
   }
   return peers;

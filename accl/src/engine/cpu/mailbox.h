@@ -1,10 +1,10 @@
 // Mailbox: point-to-point messages, matched by source and tag.
 //
-// A send is complete when the transport has taken all its bytes. A receive takes the first message, in order
-// of arrival, from its source (or any) with its tag. A message for which no receive is posted waits in the
-// transport; it is taken into memory only where something behind it may be wanted: another tag is being
-// received, or this rank itself has a send to that peer under way (both sides may send first).
-// Not thread-safe (the communicator's progress lock); never blocks.
+// A send is complete when the transport has taken all its bytes. A receive takes the first message,
+// in order of arrival, from its source (or any) with its tag. A message for which no receive is
+// posted waits in the transport; it is taken into memory only where something behind it may be
+// wanted: another tag is being received, or this rank itself has a send to that peer under way
+// (both sides may send first). Not thread-safe (the communicator's progress lock); never blocks.
 #pragma once
 
 #include <cstddef>
@@ -38,14 +38,15 @@ class Mailbox {
   void post(const MessagePointer& message);
   bool busy() const noexcept { return pending_ != 0; }
 
-  // One pass; appends what became complete. Throws MismatchError where a message has not the size that its
-  // receive expects.
+  // One pass; appends what became complete. Throws MismatchError where a message has not the size
+  // that its receive expects.
   bool advance(std::vector<MessagePointer>& completed);
 
   // Forgets all pending messages (the communicator has ended).
   void clear() noexcept;
 
-  // Peers that a pending send or receive cannot do without; and whether a receive from any source waits.
+  // Peers that a pending send or receive cannot do without; and whether a receive from any source
+  // waits.
   std::vector<int> waiting_for() const;
   bool waits_for_any() const;
 
@@ -59,9 +60,9 @@ class Mailbox {
     std::size_t moved = 0;
   };
   struct Inbox {
-    std::deque<Early> early;         // complete ones
+    std::deque<Early> early;          // complete ones
     std::unique_ptr<Early> draining;  // being taken from the transport
-    MessagePointer receiving;        // the receive that the current message goes to
+    MessagePointer receiving;         // the receive that the current message goes to
   };
 
   bool advance_sends(int peer, std::vector<MessagePointer>& completed);

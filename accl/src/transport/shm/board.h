@@ -1,7 +1,7 @@
 // Board: what a rank shows to all others, at the head of its segment.
 //
-// Written by its owner, read by peers at any time: announcements of the last calls (each guarded by its
-// sequence number, read twice), health, and the failure in words.
+// Written by its owner, read by peers at any time: announcements of the last calls (each guarded by
+// its sequence number, read twice), health, and the failure in words.
 #pragma once
 
 #include <array>
@@ -59,7 +59,7 @@ class AnnouncementSlot {
 struct Board {
   alignas(64) std::atomic<std::uint32_t> health;
   std::atomic<std::uint32_t> failure_kind;
-  std::array<char, kFailureText> failure_text;       // written before health says so
+  std::array<char, kFailureText> failure_text;  // written before health says so
   alignas(64) std::atomic<std::uint64_t> last_announced;
   std::array<AnnouncementSlot, kAnnouncements> announcements;
 };

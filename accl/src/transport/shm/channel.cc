@@ -7,7 +7,8 @@ namespace accl::transport {
 
 namespace {
 
-// Bulk messages start at a line, so that no element of up to 16 bytes is split where the ring wraps.
+// Bulk messages start at a line, so that no element of up to 16 bytes is split where the ring
+// wraps.
 constexpr std::uint64_t line_up(std::uint64_t position) {
   return (position + kLine - 1) / kLine * kLine;
 }
@@ -118,7 +119,8 @@ std::span<const std::byte> Receiver::readable() {
     if (tail_ <= ring_head_) tail_ = head_->ring_tail.load(std::memory_order_acquire);
     if (tail_ <= ring_head_) return {};  // below it only where a message starts past padding
     const std::size_t offset = ring_head_ % ring_bytes_;
-    const std::size_t arrived = std::min<std::uint64_t>(tail_ - ring_head_, header_.bytes - consumed_);
+    const std::size_t arrived =
+        std::min<std::uint64_t>(tail_ - ring_head_, header_.bytes - consumed_);
     return {ring_ + offset, std::min(arrived, ring_bytes_ - offset)};
   }
   if (header_.bytes <= kFirstCellPayload) {

@@ -1,9 +1,9 @@
 // Channel: the memory of one direction between two ranks on one lane, and the two ends that use it.
 //
-// It lies in the receiver's segment. Small messages take a row of 64-byte *cells*: a cell is valid when its flag
-// holds its position, so data and flag come in one cache line, and a cell never needs to be reset. Payload of
-// bulk messages goes through a byte ring, guarded by a tail (written by the sender) and a head (by the
-// receiver). Each counter has a cache line of its own.
+// It lies in the receiver's segment. Small messages take a row of 64-byte *cells*: a cell is valid
+// when its flag holds its position, so data and flag come in one cache line, and a cell never needs
+// to be reset. Payload of bulk messages goes through a byte ring, guarded by a tail (written by the
+// sender) and a head (by the receiver). Each counter has a cache line of its own.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@
 namespace accl::transport {
 
 inline constexpr std::size_t kLine = 64;
-inline constexpr std::size_t kCells = 128;                 // a power of two; holds the longest inline message
-inline constexpr std::size_t kFirstCellPayload = 32;       // bytes beside the header
-inline constexpr std::size_t kCellPayload = 48;            // bytes of each further cell
+inline constexpr std::size_t kCells = 128;  // a power of two; holds the longest inline message
+inline constexpr std::size_t kFirstCellPayload = 32;  // bytes beside the header
+inline constexpr std::size_t kCellPayload = 48;       // bytes of each further cell
 
 struct alignas(kLine) Cell {
   std::atomic<std::uint64_t> flag;  // position + 1 once written
@@ -44,14 +44,16 @@ static_assert(kFirstCellPayload + (kCells - 1) * kCellPayload >= kInlineMax);
 struct ChannelHead {
   alignas(kLine) std::atomic<std::uint64_t> cells_taken;  // by the receiver
   alignas(kLine) std::atomic<std::uint64_t> ring_tail;    // bytes written, by the sender
-  std::atomic<std::uint32_t> connected;                   // by the sender, once it has mapped the channel
-  alignas(kLine) std::atomic<std::uint64_t> ring_head;    // bytes consumed, by the receiver
+  std::atomic<std::uint32_t> connected;  // by the sender, once it has mapped the channel
+  alignas(kLine) std::atomic<std::uint64_t> ring_head;  // bytes consumed, by the receiver
   alignas(kLine) std::array<Cell, kCells> cells;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 // The bytes that a channel takes; the ring follows the head. `ring_bytes` is a power of two.
-constexpr std::size_t channel_bytes(std::size_t ring_bytes) { return sizeof(ChannelHead) + ring_bytes; }
+constexpr std::size_t channel_bytes(std::size_t ring_bytes) {
+  return sizeof(ChannelHead) + ring_bytes;
+}
 
 class Sender {
  public:
@@ -101,8 +103,8 @@ class Receiver {
   std::uint64_t tail_ = 0;  // as last seen
   Header header_;
   bool receiving_ = false;
-  std::uint64_t consumed_ = 0;             // payload bytes of the current message
-  std::uint64_t staged_ = 0;               // payload bytes of it that lie in staging_
+  std::uint64_t consumed_ = 0;            // payload bytes of the current message
+  std::uint64_t staged_ = 0;              // payload bytes of it that lie in staging_
   std::unique_ptr<std::byte[]> staging_;  // a long inline message, put together
 };
 

@@ -61,14 +61,14 @@ class OwnerDescriptors {
 };
 
 bool try_lock(int fd) noexcept {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   return ::fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
 bool is_locked(int fd) noexcept {
-  struct flock lock {};
+  struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   return ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
@@ -77,23 +77,24 @@ bool is_locked(int fd) noexcept {
 // Names are unguessable enough not to collide; privacy comes from the mode.
 std::string fresh_name() {
   static std::atomic<unsigned> counter{0};
-  struct timespec now {};
+  struct timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   return concat(kPrefix, ::getuid(), "-", ::getpid(), "-", now.tv_sec, "-", now.tv_nsec, "-",
                 counter.fetch_add(1));
 }
 
-// A new name with the lock held. Between creation and locking a cleaner may take the file for a stale one and
-// remove it: then another name is tried.
+// A new name with the lock held. Between creation and locking a cleaner may take the file for a
+// stale one and remove it: then another name is tried.
 std::pair<std::string, int> create_locked() {
   for (int attempt = 0; attempt < 100; ++attempt) {
     std::string name = fresh_name();
-    const int fd = ::shm_open(concat("/", name).c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    const int fd =
+        ::shm_open(concat("/", name).c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (fd < 0) {
       if (errno == EEXIST) continue;
       fail("Shared memory could not be created in /dev/shm (is it mounted and writable?)", errno);
     }
-    struct stat status {};
+    struct stat status{};
     if (try_lock(fd) && ::fstat(fd, &status) == 0 && status.st_nlink > 0) return {name, fd};
     ::close(fd);
   }
@@ -108,7 +109,8 @@ class Mapping {
   Mapping(int fd, std::size_t bytes) : bytes_(bytes) {
     void* address =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-    if (address == MAP_FAILED) fail(concat("Shared memory of ", bytes, " bytes could not be mapped"), errno);
+    if (address == MAP_FAILED)
+      fail(concat("Shared memory of ", bytes, " bytes could not be mapped"), errno);
     data_ = static_cast<std::byte*>(address);
   }
   ~Mapping() { ::munmap(data_, bytes_); }
@@ -124,8 +126,8 @@ class Mapping {
 
 namespace {
 
-// Mappings of this process by name: ranks that are threads of one process see the memory at one address, so
-// that the thread sanitizer sees it too.
+// Mappings of this process by name: ranks that are threads of one process see the memory at one
+// address, so that the thread sanitizer sees it too.
 class LocalMappings {
  public:
   static LocalMappings& get() {
@@ -176,17 +178,20 @@ Segment Segment::open(const std::string& name) {
   Segment segment;
   segment.name_ = name;
   segment.fd_ = ::shm_open(concat("/", name).c_str(), O_RDWR | O_CLOEXEC, 0);
-  if (segment.fd_ < 0) fail(concat("Shared memory segment '", name, "' of a peer could not be opened"), errno);
+  if (segment.fd_ < 0)
+    fail(concat("Shared memory segment '", name, "' of a peer could not be opened"), errno);
   segment.mapping_ = LocalMappings::get().find(name);
   if (segment.mapping_ == nullptr) {
-    struct stat status {};
-    if (::fstat(segment.fd_, &status) != 0) fail("A peer's shared memory could not be examined", errno);
+    struct stat status{};
+    if (::fstat(segment.fd_, &status) != 0)
+      fail("A peer's shared memory could not be examined", errno);
     if (status.st_uid != ::geteuid()) {
       throw SystemError(concat("Shared memory segment '", name, "' belongs to user ", status.st_uid,
                                ", not to this one: all ranks of a host must run as one user."),
                         EACCES);
     }
-    segment.mapping_ = std::make_shared<Mapping>(segment.fd_, static_cast<std::size_t>(status.st_size));
+    segment.mapping_ =
+        std::make_shared<Mapping>(segment.fd_, static_cast<std::size_t>(status.st_size));
   }
   return segment;
 }

@@ -1,10 +1,11 @@
 // Segment: a piece of POSIX shared memory that one rank owns and its peers map.
 //
-// Private (mode 0600). Its owner holds a file lock on it, which the kernel drops when the process ends, however
-// it ends: so peers can ask whether the owner lives, and whoever starts next removes what a killed process
-// left behind. Open-file-description locks are used, since they belong to the descriptor and not to the
-// process (ranks may be threads of one process); a fork handler closes them in children, so that a surviving
-// child (a data loader's worker) does not keep a dead parent alive.
+// Private (mode 0600). Its owner holds a file lock on it, which the kernel drops when the process
+// ends, however it ends: so peers can ask whether the owner lives, and whoever starts next removes
+// what a killed process left behind. Open-file-description locks are used, since they belong to the
+// descriptor and not to the process (ranks may be threads of one process); a fork handler closes
+// them in children, so that a surviving child (a data loader's worker) does not keep a dead parent
+// alive.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ class Mapping;
 
 class Segment {
  public:
-  // Creates one of `bytes` zeroed bytes, every page backed. Throws SystemError (shared memory is full, ...).
+  // Creates one of `bytes` zeroed bytes, every page backed. Throws SystemError (shared memory is
+  // full, ...).
   static Segment create(std::size_t bytes);
 
   // Maps a peer's. Throws SystemError with code() ENOENT where the name does not exist (any more).

@@ -28,8 +28,8 @@ std::size_t ring_bytes_for(int ranks) {
 
 }  // namespace
 
-// An owner's segment: the board, then for each lane one channel a rank (the own one stays unused: simpler
-// arithmetic for a few pages).
+// An owner's segment: the board, then for each lane one channel a rank (the own one stays unused:
+// simpler arithmetic for a few pages).
 std::byte* ShmTransport::inbox(std::byte* segment, int owner, int sender, Lane lane) const {
   const auto ranks = static_cast<std::size_t>(ranks_);
   const auto index = static_cast<std::size_t>(sender < owner ? sender : sender - 1);
@@ -42,8 +42,9 @@ ShmTransport::ShmTransport(int rank, int ranks)
     : rank_(rank),
       ranks_(ranks),
       ring_bytes_{ring_bytes_for(ranks), ring_bytes_for(ranks) / kPointToPointShare},
-      own_(Segment::create(kBoardBytes + static_cast<std::size_t>(ranks - 1) *
-                                             (channel_bytes(ring_bytes_[0]) + channel_bytes(ring_bytes_[1])))),
+      own_(Segment::create(kBoardBytes +
+                           static_cast<std::size_t>(ranks - 1) *
+                               (channel_bytes(ring_bytes_[0]) + channel_bytes(ring_bytes_[1])))),
       peers_(static_cast<std::size_t>(ranks)) {
   peers_[static_cast<std::size_t>(rank_)].board = &own_board();
   for (int peer = 0; peer < ranks_; ++peer) {
@@ -68,7 +69,8 @@ bool ShmTransport::connect(int peer, const std::string& address) {
     throw;
   }
   if (p.segment.bytes() != own_.bytes()) {
-    // Another number of ranks, or a segment that is just being made; the caller compares what was published.
+    // Another number of ranks, or a segment that is just being made; the caller compares what was
+    // published.
     p.segment = Segment();
     return false;
   }
@@ -82,7 +84,9 @@ bool ShmTransport::connect(int peer, const std::string& address) {
 }
 
 bool ShmTransport::connected_by(int peer) const {
-  return peers_[static_cast<std::size_t>(peer)].receivers[static_cast<std::size_t>(Lane::kCollective)].connected();
+  return peers_[static_cast<std::size_t>(peer)]
+      .receivers[static_cast<std::size_t>(Lane::kCollective)]
+      .connected();
 }
 
 bool ShmTransport::connected_by_all() noexcept {
@@ -101,13 +105,17 @@ std::size_t ShmTransport::write(int peer, Lane lane, const std::byte* data, std:
   return sender(peer, lane).write(data, bytes);
 }
 
-const Header* ShmTransport::incoming(int peer, Lane lane) { return receiver(peer, lane).incoming(); }
+const Header* ShmTransport::incoming(int peer, Lane lane) {
+  return receiver(peer, lane).incoming();
+}
 
 std::span<const std::byte> ShmTransport::readable(int peer, Lane lane) {
   return receiver(peer, lane).readable();
 }
 
-void ShmTransport::consume(int peer, Lane lane, std::size_t bytes) { receiver(peer, lane).consume(bytes); }
+void ShmTransport::consume(int peer, Lane lane, std::size_t bytes) {
+  receiver(peer, lane).consume(bytes);
+}
 
 void ShmTransport::finish(int peer, Lane lane) { receiver(peer, lane).finish(); }
 
@@ -129,7 +137,8 @@ std::uint64_t ShmTransport::last_announced(int peer) const {
 
 void ShmTransport::report_failure(const Failure& failure) {
   Board& board = own_board();
-  if (board.health.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(Health::kWell)) return;
+  if (board.health.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(Health::kWell))
+    return;
   const std::size_t length = std::min(failure.text.size(), kFailureText - 1);
   std::memcpy(board.failure_text.data(), failure.text.data(), length);
   board.failure_text[length] = '\0';
@@ -139,7 +148,8 @@ void ShmTransport::report_failure(const Failure& failure) {
 
 void ShmTransport::report_left() {
   Board& board = own_board();
-  if (board.health.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(Health::kWell)) return;
+  if (board.health.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(Health::kWell))
+    return;
   board.health.store(static_cast<std::uint32_t>(Health::kLeft), std::memory_order_release);
 }
 

@@ -1,7 +1,8 @@
 // ShmTransport: the transport between ranks of one host, over shared memory.
 //
-// Each rank owns one segment (board and inboxes); a sender writes into the receiver's. Made in two steps,
-// since ranks learn each other's addresses through the store: create(), then connect() with all addresses.
+// Each rank owns one segment (board and inboxes); a sender writes into the receiver's. Made in two
+// steps, since ranks learn each other's addresses through the store: create(), then connect() with
+// all addresses.
 #pragma once
 
 #include <chrono>
@@ -27,8 +28,8 @@ class ShmTransport final : public Transport {
   // What peers need in order to connect: the name of this rank's segment.
   const std::string& address() const noexcept { return own_.name(); }
 
-  // Maps one peer's segment and tells the peer so. False where that address does not exist (any more), as a
-  // stale one does. Throws SystemError otherwise.
+  // Maps one peer's segment and tells the peer so. False where that address does not exist (any
+  // more), as a stale one does. Throws SystemError otherwise.
   bool connect(int peer, const std::string& address);
 
   // Whether a peer has mapped this rank's segment.
@@ -61,8 +62,12 @@ class ShmTransport final : public Transport {
     std::array<Receiver, kLanes> receivers;  // from this rank's own
   };
   std::byte* inbox(std::byte* segment, int owner, int sender, Lane lane) const;
-  Sender& sender(int peer, Lane lane) { return peers_[static_cast<std::size_t>(peer)].senders[static_cast<std::size_t>(lane)]; }
-  Receiver& receiver(int peer, Lane lane) { return peers_[static_cast<std::size_t>(peer)].receivers[static_cast<std::size_t>(lane)]; }
+  Sender& sender(int peer, Lane lane) {
+    return peers_[static_cast<std::size_t>(peer)].senders[static_cast<std::size_t>(lane)];
+  }
+  Receiver& receiver(int peer, Lane lane) {
+    return peers_[static_cast<std::size_t>(peer)].receivers[static_cast<std::size_t>(lane)];
+  }
   const Board& board(int peer) const { return *peers_[static_cast<std::size_t>(peer)].board; }
   Board& own_board() const;
 
