@@ -130,11 +130,12 @@ def _numpy_view(array: Any, a: np.ndarray[Any, Any], name: str, writable: bool) 
             raise InvalidArgument(
                 f"{name} has dtype {text}; expected one of: {_names()}, in native byte order."
             )
+    whole = a.flags.c_contiguous and a.flags.aligned
     if writable:
         if not a.flags.writeable:
             raise InvalidArgument(f"{name} is read-only, but it would be written.")
-        _refuse_overlap(name, a.shape, a.strides, a.itemsize)
-    whole = a.flags.c_contiguous and a.flags.aligned
+        if not whole:
+            _refuse_overlap(name, a.shape, a.strides, a.itemsize)
     return View(array, a, a.ctypes.data, a.shape, dtype, whole, not a.flags.writeable, False)
 
 
@@ -150,10 +151,10 @@ def _torch_view(t: Any, name: str, writable: bool) -> View:
         raise InvalidArgument(f"{name} has dtype {t.dtype}; expected one of: {_names()}.")
     shape = tuple(t.shape)
     memory = t.detach()
-    if writable:
+    whole = t.is_contiguous() and not t.is_conj() and not t.is_neg()
+    if writable and not whole:
         size = t.element_size()
         _refuse_overlap(name, shape, tuple(s * size for s in t.stride()), size)
-    whole = t.is_contiguous() and not t.is_conj() and not t.is_neg()
     return View(t, memory, t.data_ptr(), shape, dtype, whole, False, True)
 
 

@@ -1,4 +1,6 @@
-"""Communicator: collectives on numpy arrays, torch CPU tensors and whatever has DLPack or the buffer protocol."""
+"""Communicator: collectives on numpy arrays, torch CPU tensors and whatever has DLPack or the
+buffer protocol.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from numbers import Real
 from operator import index
 from os import PathLike
 from threading import Lock
-from typing import Any, NoReturn, SupportsFloat, TypedDict, Unpack
+from typing import Any, NoReturn, TypedDict, Unpack
 
 from accl_py import _core
 from accl_py.arrays import View, contiguous, copy_back, like, view
@@ -29,8 +31,8 @@ _C = _core.Collective
 class CallOptions(TypedDict, total=False):
     """What every collective takes besides its own arguments.
 
-    algorithm, protocol, chunk_bytes: force a choice, which must be the same on every rank; None leaves it to the
-        rules. See accl_py.schedule.algorithms and docs/algorithms.md.
+    algorithm, protocol, chunk_bytes: force a choice, which must be the same on every rank; None
+        leaves it to the rules. See accl_py.schedule.algorithms and docs/algorithms.md.
     timeout: seconds for this call; None: the communicator's.
     async_op: return a `Work` at once instead of waiting.
     """
@@ -48,7 +50,10 @@ _OPTION_NAMES = frozenset(CallOptions.__annotations__)
 
 
 def seconds_of(timeout: float | timedelta, name: str = "timeout") -> float:
-    """A timeout in seconds; InvalidArgument where it is none. `name` is what the message calls it."""
+    """A timeout in seconds; InvalidArgument where it is none.
+
+    `name` is what the message calls it.
+    """
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(seconds, bool) or not isinstance(seconds, Real) or not seconds > 0:
         raise InvalidArgument(f"{name} is {timeout!r}; expected seconds above 0 or a timedelta.")
@@ -56,12 +61,16 @@ def seconds_of(timeout: float | timedelta, name: str = "timeout") -> float:
 
 
 def _core_options(options: CallOptions) -> dict[str, Any]:
-    """The options as _core.Call takes them. Raises InvalidArgument for an unknown or ill-typed one."""
+    """The options as _core.Call takes them.
+
+    Raises InvalidArgument for an unknown or ill-typed one.
+    """
     if not options:
         return {}
     if unknown := options.keys() - _OPTION_NAMES:
         raise InvalidArgument(
-            f"Option {sorted(unknown)[0]!r} is unknown; expected one of: {', '.join(sorted(_OPTION_NAMES))}."
+            f"Option {sorted(unknown)[0]!r} is unknown; expected one of: "
+            f"{', '.join(sorted(_OPTION_NAMES))}."
         )
     result: dict[str, Any] = {}
     for word in ("algorithm", "protocol"):
@@ -106,7 +115,10 @@ def _counts(values: Sequence[int] | None, name: str, size: int) -> list[int] | N
 
 
 class Work:
-    """A call under way. May be dropped: it completes all the same, and its arrays are kept until then."""
+    """A call under way.
+
+    May be dropped: it completes all the same, and its arrays are kept until then.
+    """
 
     def __init__(self, work: _core.Work, result: Any, staged: list[_Staged]) -> None:
         self._work = work
@@ -123,8 +135,8 @@ class Work:
     def wait(self, timeout: float | timedelta | None = None) -> Any:
         """Waits and returns the call's result.
 
-        Raises the call's error, or accl_py.errors.TimeoutError if `timeout` (seconds) passes first: the call then goes
-        on and may be waited for again.
+        Raises the call's error, or accl_py.errors.TimeoutError if `timeout` (seconds) passes first:
+        the call then goes on and may be waited for again.
         """
         if not self._work.wait(None if timeout is None else seconds_of(timeout)):
             raise TimeoutError(
@@ -163,7 +175,10 @@ class Work:
         return self._work.source_rank
 
     def report(self) -> dict[str, Any]:
-        """What really ran: algorithm, protocol, chunk_bytes, traffic. Empty words until it is complete."""
+        """What really ran: algorithm, protocol, chunk_bytes, traffic.
+
+        Empty words until it is complete.
+        """
         return self._work.report()
 
     def __repr__(self) -> str:
@@ -230,11 +245,12 @@ class Group:
 class Communicator:
     """A fixed set of ranks that call the same collectives in the same order.
 
-    Made by `from_store`, `from_mpi` or `accl_py.init`. Arrays: numpy arrays, torch CPU tensors, and anything with
-    DLPack or the buffer protocol; of any layout (non-contiguous ones are staged through a copy). Shapes must agree
-    between ranks as each method says; what does not agree raises MismatchError on every rank. All methods raise
-    InvalidArgument for a bad argument (nothing is started then), TimeoutError, PeerError, MismatchError and
-    AbortedError as accl_py.errors says; after any but the first, the communicator has ended.
+    Made by `from_store`, `from_mpi` or `accl_py.init`. Arrays: numpy arrays, torch CPU tensors, and
+    anything with DLPack or the buffer protocol; of any layout (non-contiguous ones are staged
+    through a copy). Shapes must agree between ranks as each method says; what does not agree raises
+    MismatchError on every rank. All methods raise InvalidArgument for a bad argument (nothing is
+    started then), TimeoutError, PeerError, MismatchError and AbortedError as accl_py.errors says;
+    after any but the first, the communicator has ended.
 
     Thread-safe. Not usable in a forked child.
     """
@@ -258,9 +274,10 @@ class Communicator:
 
         store: any object with set(key, value) and a blocking get(key); see accl_py.stores.
         timeout: seconds to wait for the others, and of each call.
-        rules: a rules file or Rules, the same on every rank; None: the file that ACCL_RULES names, else the defaults.
-        Raises InvalidArgument, MismatchError (sizes, versions or rules differ), TimeoutError, StoreError, PeerError,
-        RulesError, AcclSystemError.
+        rules: a rules file or Rules, the same on every rank; None: the file that ACCL_RULES names,
+            else the defaults.
+        Raises InvalidArgument, MismatchError (sizes, versions or rules differ), TimeoutError,
+        StoreError, PeerError, RulesError, AcclSystemError.
         """
         rules_file = ""
         if isinstance(rules, (str, PathLike)):
@@ -332,7 +349,8 @@ class Communicator:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "A Communicator cannot be pickled: it is bound to this process. Make one in each process."
+            "A Communicator cannot be pickled: it is bound to this process. Make one in each "
+            "process."
         )
 
     def __enter__(self) -> Communicator:
@@ -396,7 +414,10 @@ class Communicator:
         )
 
     def broadcast(self, x: Any, *, root: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """Copies the root's `x` into every rank's; shape and dtype the same everywhere. In place; returns x."""
+        """Copies the root's `x` into every rank's; shape and dtype the same everywhere. In place.
+
+        Returns x.
+        """
         self._check_root(root)
         is_root = self.rank == root
         staged = _Staged(view(x, "x", writable=not is_root), read=is_root)
@@ -415,8 +436,10 @@ class Communicator:
     ) -> Any:
         """Gathers every rank's `x` on every rank.
 
-        out: (size, *x.shape) or (size * x.shape[0], *x.shape[1:]); None: a new array (size, *x.shape).
-        counts: sizes of x's first dimension on each rank, where they differ; out is then (sum(counts), *x.shape[1:]).
+        out: (size, *x.shape) or (size * x.shape[0], *x.shape[1:]); None: a new array (size,
+            *x.shape).
+        counts: sizes of x's first dimension on each rank, where they differ; out is then
+            (sum(counts), *x.shape[1:]).
         """
         return self._execute(self._gathering(_C.all_gather, x, out, counts, 0, options), options)
 
@@ -471,14 +494,16 @@ class Communicator:
     ) -> Any:
         """Gives each rank its part of the root's `x`.
 
-        x: on the root (size, *shape) or (size * n, ...), with counts (sum(counts), ...); ignored elsewhere.
+        x: on the root (size, *shape) or (size * n, ...), with counts (sum(counts), ...); ignored
+            elsewhere.
         out: one rank's part; None: a new array, on the root only (others do not know the shape).
         """
         self._check_root(root)
         if self.rank != root:
             if out is None:
                 raise InvalidArgument(
-                    f"out is missing on rank {self.rank}: only the root {root} knows the shape of its part."
+                    f"out is missing on rank {self.rank}: only the root {root} knows the shape of "
+                    "its part."
                 )
             target = _Staged(view(out, "out", writable=True), read=False)
             uneven = self._uneven(target.caller, counts, self.rank)
@@ -501,7 +526,8 @@ class Communicator:
         """Sends block r of `x` to rank r, and gets block r of the result from rank r.
 
         x: first dimension divisible by size (block r is its r-th part); out: like x, not x itself.
-        send_counts, receive_counts: first-dimension sizes to and from each rank where they differ; both must be given.
+        send_counts, receive_counts: first-dimension sizes to and from each rank where they differ;
+            both must be given.
         """
         source = _Staged(view(x, "x"), read=True)
         shape = source.caller.shape
@@ -528,7 +554,8 @@ class Communicator:
         else:
             if shape[0] % self._size:
                 raise InvalidArgument(
-                    f"x has a first dimension of {shape[0]}, which {self._size} ranks do not divide; give counts."
+                    f"x has a first dimension of {shape[0]}, which {self._size} ranks do not "
+                    "divide; give counts."
                 )
             target = self._target(source.caller, out, [shape])
             call = self._call(
@@ -543,7 +570,10 @@ class Communicator:
     # ---- point to point ----
 
     def send(self, x: Any, peer: int, *, tag: int = 0, **options: Unpack[CallOptions]) -> Any:
-        """Sends `x` to `peer`. Complete when x may be changed; the peer need not have received it."""
+        """Sends `x` to `peer`. Complete when x may be changed.
+
+        The peer need not have received it.
+        """
         call, staged = self._message(_C.send, x, peer, tag, options)
         return self._execute((call, [staged], [], None), options)
 
@@ -585,7 +615,8 @@ class Communicator:
     ) -> PreparedCall:
         """A call to be made again and again from C++; for measuring. Arrays must be contiguous.
 
-        collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, barrier, send
+        collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather,
+            scatter, barrier, send
         or recv. Arguments as in the method of that name.
         """
         kind = _core.collective(collective)
@@ -598,7 +629,10 @@ class Communicator:
     def choice_for(
         self, collective: str, x: Any = None, out: Any = None, **arguments: Any
     ) -> dict[str, Any]:
-        """What a call would use: algorithm, protocol, channels, chunk_bytes. Arguments as in prepare()."""
+        """What a call would use: algorithm, protocol, channels, chunk_bytes.
+
+        Arguments as in prepare().
+        """
         kind = _core.collective(collective)
         options: CallOptions = {k: arguments.pop(k) for k in list(arguments) if k in _OPTION_NAMES}  # type: ignore[assignment]
         call, _ = self._prepared(kind, x, out, arguments, options)
@@ -623,7 +657,9 @@ class Communicator:
         return None
 
     def abort(self, reason: str = "the program asked for it") -> None:
-        """Ends all pending and later calls, here with AbortedError and on the peers with PeerError. Idempotent."""
+        """Ends all pending and later calls, here with AbortedError and on the peers with
+        PeerError. Idempotent.
+        """
         self._handle.abort(str(reason))
 
     def shutdown(self) -> None:
@@ -656,9 +692,11 @@ class Communicator:
     def _op(self, op: str, factor: float) -> dict[str, Any]:
         if not isinstance(op, str):
             raise InvalidArgument(f"op is {op!r}; expected a word such as 'sum'.")
-        if isinstance(factor, str) or not isinstance(factor, SupportsFloat):
-            raise InvalidArgument(f"factor is {factor!r}; expected a number.")
-        return {"op": _core.reduce_op(op), "factor": float(factor)}
+        if type(factor) is not float:
+            if not isinstance(factor, Real):
+                raise InvalidArgument(f"factor is {factor!r}; expected a number.")
+            factor = float(factor)
+        return {"op": _core.reduce_op(op), "factor": factor}
 
     def _check_root(self, root: int) -> None:
         if not 0 <= _integer(root, "root") < self._size:
@@ -748,7 +786,8 @@ class Communicator:
             return {"count": v.count}
         if not v.shape or v.shape[0] != checked[rank]:
             raise InvalidArgument(
-                f"the array of rank {rank} has shape {v.shape}, but counts[{rank}] is {checked[rank]}."
+                f"the array of rank {rank} has shape {v.shape}, but counts[{rank}] is "
+                f"{checked[rank]}."
             )
         row = _row_elements(v.shape)
         return {"counts": [c * row for c in checked]}
@@ -773,7 +812,8 @@ class Communicator:
             return target, {"counts": [c * row for c in checked]}
         if shape[0] % self._size:
             raise InvalidArgument(
-                f"x has a first dimension of {shape[0]}, which {self._size} ranks do not divide; give counts."
+                f"x has a first dimension of {shape[0]}, which {self._size} ranks do not divide; "
+                "give counts."
             )
         shapes = [(shape[0] // self._size, *shape[1:])]
         if shape[0] == self._size:
@@ -781,13 +821,16 @@ class Communicator:
         return self._target(whole, out, shapes), {"count": whole.count // self._size}
 
     def _target(self, source: View, out: Any, shapes: list[tuple[int, ...]]) -> _Staged:
-        """The output: the caller's, of one of `shapes` and the source's dtype, or a new one of the first."""
+        """The output: the caller's, of one of `shapes` and the source's dtype, or a new one of the
+        first.
+        """
         if out is None:
             return _Staged(view(like(source, shapes[0]), "out", writable=True), read=False)
         target = view(out, "out", writable=True)
         if target.dtype != source.dtype:
             raise InvalidArgument(
-                f"out has dtype {target.dtype.name}, but x has {source.dtype.name}; they must be the same."
+                f"out has dtype {target.dtype.name}, but x has {source.dtype.name}; they must be "
+                "the same."
             )
         if target.shape not in shapes:
             wanted = " or ".join(str(shape) for shape in shapes)

@@ -7,7 +7,7 @@ AcclError
 ├── TimeoutError         a deadline passed; the message names the call and who did not arrive
 ├── PeerError            a peer died, left, or reported an error of its own
 ├── AbortedError         the communicator was aborted, shut down, or an earlier error had ended it
-├── AcclSystemError      the machine refused something (shared memory is full, ...); `code` is the errno
+├── AcclSystemError      the machine refused something (shared memory is full); `code` is errno
 ├── StoreError           the store that the caller gave failed
 └── InternalError        a fault of ACCL-N
 """
@@ -37,7 +37,10 @@ class InvalidArgument(AcclError, ValueError):
 
 
 class RulesError(InvalidArgument):
-    """A rules file cannot be read or is wrong; the message has file, line, value and accepted values."""
+    """A rules file cannot be read or is wrong.
+
+    The message has file, line, value and accepted values.
+    """
 
 
 class MismatchError(AcclError):

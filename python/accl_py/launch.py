@@ -16,11 +16,13 @@ _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def init(**options: Any) -> Communicator:
-    """Makes the communicator of all ranks that a launcher started; options as in Communicator.from_store.
+    """Makes the communicator of all ranks that a launcher started; options as in
+    Communicator.from_store.
 
     torchrun: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, over torch's TCPStore.
     mpirun, srun: over mpi4py. Started bare: one rank.
-    Raises InvalidArgument where that environment is set in part, AcclError where the package that it needs is missing.
+    Raises InvalidArgument where that environment is set in part, AcclError where the package that
+    it needs is missing.
     """
     environment = os.environ
     if any(name in environment for name in ("RANK", "WORLD_SIZE")):
@@ -43,7 +45,8 @@ def _from_torchrun(environment: Mapping[str, str], options: dict[str, Any]) -> C
     missing = [name for name in _TORCHRUN if name not in environment]
     if missing:
         raise InvalidArgument(
-            f"{', '.join(missing)} is not set, though RANK or WORLD_SIZE is; torchrun sets all of {', '.join(_TORCHRUN)}."
+            f"{', '.join(missing)} is not set, though RANK or WORLD_SIZE is; torchrun sets all of "
+            f"{', '.join(_TORCHRUN)}."
         )
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
     port = _number(environment, "MASTER_PORT")
@@ -80,11 +83,13 @@ def _from_mpi(name: str, size: int, options: dict[str, Any]) -> Communicator:
         from mpi4py import MPI
     except ImportError as error:
         raise AcclError(
-            f"{name} says that a launcher started several ranks, which needs mpi4py; install it, or give from_store a store."
+            f"{name} says that a launcher started several ranks, which needs mpi4py; install it, "
+            "or give from_store a store."
         ) from error
     if MPI.COMM_WORLD.Get_size() != size:
         raise AcclError(
-            f"{name} is {size}, but mpi4py sees {MPI.COMM_WORLD.Get_size()} rank(s): it was built for "
+            f"{name} is {size}, but mpi4py sees {MPI.COMM_WORLD.Get_size()} rank(s): it was built "
+            "for "
             "another MPI than the launcher's. Start with the mpirun of mpi4py's MPI "
             f"({MPI.Get_library_version().splitlines()[0]})."
         )

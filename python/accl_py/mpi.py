@@ -8,7 +8,8 @@ __all__ = ["MpiStore"]
 
 
 class MpiStore:
-    """A key-value store whose set() is collective: every rank calls it, as often and in the same order.
+    """A key-value store whose set() is collective: every rank calls it, as often and in the same
+    order.
 
     That is what making a communicator does (once). mpi4py's communicator is not used afterwards.
     """
@@ -31,5 +32,6 @@ class MpiStore:
             return self._values[key]
         except KeyError:
             raise StoreError(
-                f"No rank of the MPI communicator has set '{key}'; do all ranks make the same communicator?"
+                f"No rank of the MPI communicator has set '{key}'; do all ranks make the same "
+                "communicator?"
             ) from None

@@ -1,8 +1,8 @@
 """Key-value stores over which ranks find each other while a communicator is made.
 
-Any object with ``set(key: str, value: bytes)`` and a blocking ``get(key: str) -> bytes`` serves, such as torch's
-stores; a ``get(key, timeout)`` is given a `datetime.timedelta`. Two small ones are here: `FileStore` for processes
-of one host, `HashStore` for threads of one process.
+Any object with ``set(key: str, value: bytes)`` and a blocking ``get(key: str) -> bytes`` serves,
+such as torch's stores; a ``get(key, timeout)`` is given a `datetime.timedelta`. Two small ones are
+here: `FileStore` for processes of one host, `HashStore` for threads of one process.
 """
 
 import inspect
@@ -59,7 +59,8 @@ class HashStore:
 class FileStore:
     """A store in a directory: one file a key. For the processes of one host.
 
-    `directory` must exist and be writable, and be fresh for each run. Raises StoreError where it is not.
+    `directory` must exist and be writable, and be fresh for each run. Raises StoreError where it is
+    not.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -82,7 +83,10 @@ class FileStore:
             ) from error
 
     def get(self, key: str, timeout: timedelta = timedelta(minutes=30)) -> bytes:
-        """Waits for `key`; raises accl_py.errors.TimeoutError after `timeout`, StoreError if the directory goes."""
+        """Waits for `key`.
+
+        Raises accl_py.errors.TimeoutError after `timeout`, StoreError if the directory goes.
+        """
         deadline = time.monotonic() + timeout.total_seconds()
         path = self._path(key)
         while True:
@@ -112,7 +116,8 @@ class StoreAdapter:
         for method in ("set", "get"):
             if not callable(getattr(store, method, None)):
                 raise InvalidArgument(
-                    f"store is a {type(store).__name__}, which has no method {method}(); expected set(key, value) and get(key)."
+                    f"store is a {type(store).__name__}, which has no method {method}(); expected "
+                    "set(key, value) and get(key)."
                 )
         self._store = store
         self._takes_timeout = _takes_timeout(store.get)

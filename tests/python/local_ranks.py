@@ -120,7 +120,10 @@ class ThreadRanks:
 
 
 class ProcessRanks:
-    """Processes that run one function of rank_programs.py: function(rank, size, directory, *arguments)."""
+    """Processes that run one function of rank_programs.py.
+
+    It is called with rank, size, directory and the arguments.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the processes of local_ranks.ProcessRanks run: program(rank, size, directory, *arguments)."""
+"""What the processes of local_ranks.ProcessRanks run: f(rank, size, directory, *more)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,6 @@ def victim(rank: int, size: int, directory: Path, collective: str, how: str) -> 
         raise AssertionError("a communicator that has ended took a call")
     except AbortedError:
         pass
-    del c
     survivors = [r for r in range(size) if r != VICTIM]
     with _join(directory, survivors.index(rank), len(survivors), "after") as again:
         total = float(again.all_reduce(np.ones(10))[9])
@@ -208,7 +207,6 @@ def forked(rank: int, size: int, directory: Path) -> Any:
                 texts.append(str(error))
         c.shutdown()
         c.abort()
-        del c
         # A communicator of its own works.
         from accl_py import HashStore
 

@@ -1,4 +1,4 @@
-"""What may be given as an array: torch tensors, DLPack, the buffer protocol; and views at random."""
+"""What may be an array: torch tensors, DLPack, the buffer protocol; and views at random."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def views(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 @settings(max_examples=200, deadline=None)
 @given(a=views())
 def test_random_views_round_trip(a: np.ndarray[Any, Any]) -> None:
-    """Staged out and back again, any view keeps its values; the address is that of its first element."""
+    """Staged out and back again, any view keeps its values."""
     if not a.flags.writeable:
         a = a.copy()
     before = a.copy()

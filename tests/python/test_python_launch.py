@@ -87,7 +87,11 @@ def test_bare() -> None:
     ],
 )
 def test_half_set(environment: dict[str, str], words: str) -> None:
-    code = "import accl_py\ntry:\n    accl_py.init(timeout=5)\nexcept accl_py.errors.InvalidArgument as e:\n    print(e)"
+    code = (
+        "import accl_py\n"
+        "try:\n    accl_py.init(timeout=5)\n"
+        "except accl_py.errors.InvalidArgument as e:\n    print(e)\n"
+    )
     told = output_of(python(code, **environment))
     assert words in told, told
 
@@ -154,7 +158,8 @@ import numpy as np, os
 from mpi4py import MPI
 from accl_py import Communicator
 half = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2)
-with Communicator.from_mpi(half, name=f"half {MPI.COMM_WORLD.rank % 2}") as a, Communicator.from_mpi(MPI.COMM_WORLD) as b:
+a = Communicator.from_mpi(half, name=f"half {MPI.COMM_WORLD.rank % 2}")
+with a, Communicator.from_mpi(MPI.COMM_WORLD) as b:
     os.write(1, f"{a.size} {b.size} {b.all_reduce(np.ones(2))[0]:g}\\n".encode())
 """
     assert output_of(run(*mpirun(), sys.executable, "-c", code)) == "1 2 2\n" * 2

@@ -1,8 +1,7 @@
 // communicator.h: communicators, calls, works, and timed loops.
 //
-// Every function that may wait releases the GIL and looks for signals now and then, so that Ctrl-C works.
-#include "accl/communicator.h"
-
+// Every function that may wait releases the GIL and looks for signals now and then, so that Ctrl-C
+// works.
 #include <pybind11/stl.h>
 
 #include <chrono>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "accl/communicator.h"
 #include "accl/error.h"
 #include "bindings.h"
 #include "exit_gate.h"
@@ -26,7 +26,8 @@ using Clock = std::chrono::steady_clock;
 constexpr Milliseconds kBetweenSignals{100};
 
 Milliseconds milliseconds(double seconds) {
-  if (!(seconds >= 0)) throw InvalidArgument("A timeout is " + std::to_string(seconds) + " s; expected 0 or more.");
+  if (!(seconds >= 0))
+    throw InvalidArgument("A timeout is " + std::to_string(seconds) + " s; expected 0 or more.");
   constexpr double kMost = 1e12;
   return Milliseconds{static_cast<std::int64_t>(std::min(seconds * 1e3 + 0.999, kMost))};
 }
@@ -56,7 +57,8 @@ bool wait(Work& work, std::optional<Clock::time_point> deadline = std::nullopt) 
 // A work and what must stay alive until it is complete.
 class PyWork {
  public:
-  PyWork(std::shared_ptr<Work> work, py::object keep) : work_(std::move(work)), keep_(std::move(keep)) {}
+  PyWork(std::shared_ptr<Work> work, py::object keep)
+      : work_(std::move(work)), keep_(std::move(keep)) {}
   PyWork(PyWork&&) = default;
   PyWork& operator=(PyWork&&) = delete;
 
@@ -111,7 +113,8 @@ py::dict to_dict(const Choice& choice) {
 // Leaves without the GIL: other ranks may be threads of this process.
 class PyCommunicator {
  public:
-  explicit PyCommunicator(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
+  explicit PyCommunicator(std::shared_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
   PyCommunicator(const PyCommunicator&) = delete;
   PyCommunicator& operator=(const PyCommunicator&) = delete;
   ~PyCommunicator() {
@@ -196,7 +199,9 @@ class PreparedCall {
 
   template <class After>
   void repeat(std::int64_t iterations, After after) {
-    if (iterations < 0) throw InvalidArgument("iterations is " + std::to_string(iterations) + "; expected 0 or more.");
+    if (iterations < 0)
+      throw InvalidArgument("iterations is " + std::to_string(iterations) +
+                            "; expected 0 or more.");
     constexpr std::int64_t kBatch = 256;  // calls between two looks for signals
     for (std::int64_t done = 0; done < iterations;) {
       const std::int64_t batch = std::min(iterations - done, kBatch);
@@ -229,8 +234,9 @@ class PreparedCall {
   py::object keep_;
 };
 
-std::shared_ptr<PyCommunicator> create(py::object store, int rank, int size, double timeout, const std::string& name,
-                                       std::shared_ptr<Rules> rules, const std::string& rules_file) {
+std::shared_ptr<PyCommunicator> create(py::object store, int rank, int size, double timeout,
+                                       const std::string& name, std::shared_ptr<Rules> rules,
+                                       const std::string& rules_file) {
   CommunicatorOptions options;
   options.timeout = milliseconds(timeout);
   options.name = name;
@@ -242,7 +248,8 @@ std::shared_ptr<PyCommunicator> create(py::object store, int rank, int size, dou
     const Released nogil;
     communicator = Communicator::create(adapter, rank, size, options);
   } catch (const Error&) {
-    adapter.throw_interrupt();  // Ctrl-C inside the store, which the core takes for a failure of the store
+    adapter.throw_interrupt();  // Ctrl-C inside the store, which the core takes for a failure of
+                                // the store
     throw;
   }
   return std::make_shared<PyCommunicator>(std::move(communicator));
@@ -252,20 +259,28 @@ using Blocks = std::vector<std::pair<std::uintptr_t, std::size_t>>;
 
 Buffer buffer_of(std::uintptr_t address, const Blocks& blocks) {
   Buffer buffer{reinterpret_cast<void*>(address), {}};
-  for (const auto& [block, bytes] : blocks) buffer.blocks.emplace_back(reinterpret_cast<void*>(block), bytes);
+  for (const auto& [block, bytes] : blocks)
+    buffer.blocks.emplace_back(reinterpret_cast<void*>(block), bytes);
   return buffer;
 }
 
-Call make_call(Collective collective, std::uintptr_t input, std::uintptr_t output, std::size_t count, DType dtype,
-               ReduceOp op, double factor, int root, int peer, int tag, std::vector<std::size_t> counts,
-               std::vector<std::size_t> receive_counts, const std::string& algorithm, const std::string& protocol,
-               std::size_t chunk_bytes, double timeout, bool background, const Blocks& input_blocks,
+Call make_call(Collective collective, std::uintptr_t input, std::uintptr_t output,
+               std::size_t count, DType dtype, ReduceOp op, double factor, int root, int peer,
+               int tag, std::vector<std::size_t> counts, std::vector<std::size_t> receive_counts,
+               const std::string& algorithm, const std::string& protocol, std::size_t chunk_bytes,
+               double timeout, bool background, const Blocks& input_blocks,
                const Blocks& output_blocks) {
-  return {collective, buffer_of(input, input_blocks), buffer_of(output, output_blocks),
-          count,      dtype,
-          op,         factor,
-          root,       peer,
-          tag,        std::move(counts),
+  return {collective,
+          buffer_of(input, input_blocks),
+          buffer_of(output, output_blocks),
+          count,
+          dtype,
+          op,
+          factor,
+          root,
+          peer,
+          tag,
+          std::move(counts),
           std::move(receive_counts),
           {algorithm, protocol, 0, chunk_bytes},
           milliseconds(timeout),
@@ -273,19 +288,24 @@ Call make_call(Collective collective, std::uintptr_t input, std::uintptr_t outpu
 }
 
 void bind_call(py::module_& module) {
-  py::class_<Call>(module, "Call", "One collective call; addresses as integers, timeout in seconds (0: the communicator's).")
-      .def(py::init(&make_call), py::arg("collective"), py::arg("input") = 0, py::arg("output") = 0, py::arg("count") = 0,
-           py::arg("dtype") = DType::kUint8, py::arg("op") = ReduceOp::kSum, py::arg("factor") = 1.0, py::arg("root") = 0,
-           py::arg("peer") = 0, py::arg("tag") = 0, py::arg("counts") = std::vector<std::size_t>{},
-           py::arg("receive_counts") = std::vector<std::size_t>{}, py::arg("algorithm") = "", py::arg("protocol") = "",
-           py::arg("chunk_bytes") = 0, py::arg("timeout") = 0.0, py::arg("background") = false,
-           py::arg("input_blocks") = Blocks{}, py::arg("output_blocks") = Blocks{});
+  py::class_<Call>(
+      module, "Call",
+      "One collective call; addresses as integers, timeout in seconds (0: the communicator's).")
+      .def(py::init(&make_call), py::arg("collective"), py::arg("input") = 0, py::arg("output") = 0,
+           py::arg("count") = 0, py::arg("dtype") = DType::kUint8, py::arg("op") = ReduceOp::kSum,
+           py::arg("factor") = 1.0, py::arg("root") = 0, py::arg("peer") = 0, py::arg("tag") = 0,
+           py::arg("counts") = std::vector<std::size_t>{},
+           py::arg("receive_counts") = std::vector<std::size_t>{}, py::arg("algorithm") = "",
+           py::arg("protocol") = "", py::arg("chunk_bytes") = 0, py::arg("timeout") = 0.0,
+           py::arg("background") = false, py::arg("input_blocks") = Blocks{},
+           py::arg("output_blocks") = Blocks{});
 }
 
 void bind_work(py::module_& module) {
   py::class_<PyWork>(module, "Work")
       .def("wait", &PyWork::wait, py::arg("timeout") = py::none(),
-           "Waits (seconds; None: until the call's own deadline). False where the time passed first. Raises the work's error.")
+           "Waits (seconds; None: until the call's own deadline). False where the time passed "
+           "first. Raises the work's error.")
       .def("done", [](const PyWork& w) { return w.work().completed(); })
       .def("failed", [](const PyWork& w) { return w.work().failed(); })
       .def("on_complete", &PyWork::on_complete)
@@ -313,31 +333,51 @@ void bind_communicator(py::module_& module) {
   bind_call(module);
   bind_work(module);
   py::class_<PyCommunicator, std::shared_ptr<PyCommunicator>>(module, "Communicator")
-      .def_static("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
-                  py::arg("rules") = py::none(), py::arg("rules_file") = "")
+      .def_static("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
+                  py::arg("timeout"), py::arg("name"), py::arg("rules") = py::none(),
+                  py::arg("rules_file") = "")
       .def_property_readonly("rank", [](const PyCommunicator& c) { return c.get().rank(); })
       .def_property_readonly("size", [](const PyCommunicator& c) { return c.get().size(); })
       .def_property_readonly("nodes", [](const PyCommunicator& c) { return c.get().nodes(); })
       .def_property_readonly("name", [](const PyCommunicator& c) { return c.get().name(); })
       .def_property(
-          "timeout", [](const PyCommunicator& c) { return static_cast<double>(c.get().timeout().count()) / 1e3; },
-          [](const PyCommunicator& c, double seconds) { c.get().set_timeout(milliseconds(seconds)); })
-      .def_property_readonly("rules", [](const PyCommunicator& c) { return std::const_pointer_cast<Rules>(c.get().rules()); })
+          "timeout",
+          [](const PyCommunicator& c) {
+            return static_cast<double>(c.get().timeout().count()) / 1e3;
+          },
+          [](const PyCommunicator& c, double seconds) {
+            c.get().set_timeout(milliseconds(seconds));
+          })
+      .def_property_readonly(
+          "rules",
+          [](const PyCommunicator& c) { return std::const_pointer_cast<Rules>(c.get().rules()); })
       .def("post", &PyCommunicator::post, py::arg("call"), py::arg("keep"))
       .def("post_group", &PyCommunicator::post_group, py::arg("calls"), py::arg("keep"))
       .def("run", &PyCommunicator::run, py::arg("call"), py::arg("keep"))
-      .def("choice_for", [](const PyCommunicator& c, const Call& call) { return to_dict(c.get().choice_for(call)); })
-      .def("abort", [](const PyCommunicator& c, const std::string& reason) { c.get().abort(reason); },
-           py::call_guard<Released>())
-      .def("shutdown", [](const PyCommunicator& c) { c.get().shutdown(); }, py::call_guard<Released>())
-      .def("raise_error", [](const PyCommunicator& c) { if (const auto error = c.get().error()) std::rethrow_exception(error); },
-           "Raises the error that ended the communicator, if it has ended.")
+      .def("choice_for", [](const PyCommunicator& c,
+                            const Call& call) { return to_dict(c.get().choice_for(call)); })
+      .def(
+          "abort",
+          [](const PyCommunicator& c, const std::string& reason) { c.get().abort(reason); },
+          py::call_guard<Released>())
+      .def(
+          "shutdown", [](const PyCommunicator& c) { c.get().shutdown(); },
+          py::call_guard<Released>())
+      .def(
+          "raise_error",
+          [](const PyCommunicator& c) {
+            if (const auto error = c.get().error()) std::rethrow_exception(error);
+          },
+          "Raises the error that ended the communicator, if it has ended.")
       .def("statistics", &statistics_of)
       .def("trace_json", [](const PyCommunicator& c) { return c.get().trace_json(); });
-  py::class_<PreparedCall>(module, "PreparedCall", "One call, to be made again and again; for measuring.")
-      .def(py::init<std::shared_ptr<PyCommunicator>, Call, py::object>(), py::arg("communicator"), py::arg("call"), py::arg("keep"))
+  py::class_<PreparedCall>(module, "PreparedCall",
+                           "One call, to be made again and again; for measuring.")
+      .def(py::init<std::shared_ptr<PyCommunicator>, Call, py::object>(), py::arg("communicator"),
+           py::arg("call"), py::arg("keep"))
       .def("run", &PreparedCall::run, "Makes the call once; returns what it used.")
-      .def("time", &PreparedCall::time, py::arg("iterations"), "Seconds, in all, of so many calls back to back.")
+      .def("time", &PreparedCall::time, py::arg("iterations"),
+           "Seconds, in all, of so many calls back to back.")
       .def("time_each", &PreparedCall::time_each, py::arg("iterations"), "Seconds of each call.");
 }
 

@@ -1,6 +1,5 @@
 // environment.h
 #include "accl/environment.h"
-
 #include "bindings.h"
 
 namespace accl::python {

@@ -1,6 +1,5 @@
 // error.h: each C++ error becomes the class of the same name in accl_py.errors.
 #include "accl/error.h"
-
 #include "bindings.h"
 
 namespace accl::python {

@@ -1,8 +1,7 @@
 // schedule.h
-#include "accl/schedule.h"
-
 #include <pybind11/stl.h>
 
+#include "accl/schedule.h"
 #include "bindings.h"
 #include "traffic.h"
 #include "words.h"
@@ -27,15 +26,24 @@ void bind_transfers(py::module_& module) {
   py::class_<Place>(module, "Place")
       .def_property_readonly("buffer", [](const Place& p) { return name_of(p.buffer); })
       .def_readonly("offset", &Place::offset);
-  py::class_<Send>(module, "Send").def_readonly("peer", &Send::peer).def_readonly("source", &Send::from).def_readonly("bytes", &Send::bytes);
-  py::class_<Receive>(module, "Receive").def_readonly("peer", &Receive::peer).def_readonly("target", &Receive::to).def_readonly("bytes", &Receive::bytes);
+  py::class_<Send>(module, "Send")
+      .def_readonly("peer", &Send::peer)
+      .def_readonly("source", &Send::from)
+      .def_readonly("bytes", &Send::bytes);
+  py::class_<Receive>(module, "Receive")
+      .def_readonly("peer", &Receive::peer)
+      .def_readonly("target", &Receive::to)
+      .def_readonly("bytes", &Receive::bytes);
   py::class_<Reduce>(module, "Reduce")
       .def_readonly("peers", &Reduce::peers)
       .def_readonly("own", &Reduce::own)
       .def_readonly("target", &Reduce::to)
       .def_readonly("bytes", &Reduce::bytes)
       .def_readonly("last", &Reduce::last);
-  py::class_<Copy>(module, "Copy").def_readonly("source", &Copy::from).def_readonly("target", &Copy::to).def_readonly("bytes", &Copy::bytes);
+  py::class_<Copy>(module, "Copy")
+      .def_readonly("source", &Copy::from)
+      .def_readonly("target", &Copy::to)
+      .def_readonly("bytes", &Copy::bytes);
   py::class_<Round>(module, "Round")
       .def_readonly("copies", &Round::copies)
       .def_readonly("sends", &Round::sends)
@@ -60,13 +68,15 @@ void bind_schedule(py::module_& module) {
       .def("rounds", &Schedule::rounds);
   py::class_<Algorithm>(module, "Algorithm")
       .def_readonly("name", &Algorithm::name)
-      .def_property_readonly("collective", [](const Algorithm& a) { return accl::name_of(a.collective); })
+      .def_property_readonly("collective",
+                             [](const Algorithm& a) { return accl::name_of(a.collective); })
       .def_readonly("uneven", &Algorithm::uneven)
       .def_readonly("multi_hop", &Algorithm::multi_hop)
       .def_readonly("default_chunk_bytes", &Algorithm::default_chunk_bytes)
       .def_readonly("summary", &Algorithm::summary)
       .def("__repr__", [](const Algorithm& a) {
-        return "<Algorithm " + std::string(accl::name_of(a.collective)) + "/" + std::string(a.name) + ">";
+        return "<Algorithm " + std::string(accl::name_of(a.collective)) + "/" +
+               std::string(a.name) + ">";
       });
   module.def("algorithms", [](const std::string& collective) {
     const auto rows = algorithms(collective_of(collective));
@@ -74,15 +84,17 @@ void bind_schedule(py::module_& module) {
   });
   module.def(
       "plan",
-      [](const std::string& algorithm, const std::string& collective, int rank, int ranks, std::size_t block_bytes,
-         std::size_t element_bytes, int root, std::size_t chunk_bytes, std::vector<std::size_t> blocks,
-         std::vector<std::size_t> receive_blocks) {
-        return plan(algorithm, {collective_of(collective), rank, ranks, root, block_bytes, element_bytes, chunk_bytes,
-                                std::move(blocks), std::move(receive_blocks)});
+      [](const std::string& algorithm, const std::string& collective, int rank, int ranks,
+         std::size_t block_bytes, std::size_t element_bytes, int root, std::size_t chunk_bytes,
+         std::vector<std::size_t> blocks, std::vector<std::size_t> receive_blocks) {
+        return plan(algorithm,
+                    {collective_of(collective), rank, ranks, root, block_bytes, element_bytes,
+                     chunk_bytes, std::move(blocks), std::move(receive_blocks)});
       },
-      py::arg("algorithm"), py::arg("collective"), py::arg("rank"), py::arg("ranks"), py::arg("block_bytes"),
-      py::arg("element_bytes") = 1, py::arg("root") = 0, py::arg("chunk_bytes") = 0,
-      py::arg("blocks") = std::vector<std::size_t>{}, py::arg("receive_blocks") = std::vector<std::size_t>{});
+      py::arg("algorithm"), py::arg("collective"), py::arg("rank"), py::arg("ranks"),
+      py::arg("block_bytes"), py::arg("element_bytes") = 1, py::arg("root") = 0,
+      py::arg("chunk_bytes") = 0, py::arg("blocks") = std::vector<std::size_t>{},
+      py::arg("receive_blocks") = std::vector<std::size_t>{});
 }
 
 }  // namespace accl::python

@@ -1,8 +1,7 @@
 // types.h: words for collectives, dtypes and operations.
-#include "accl/types.h"
-
 #include <pybind11/stl.h>
 
+#include "accl/types.h"
 #include "bindings.h"
 #include "words.h"
 
@@ -26,7 +25,8 @@ void bind_types(py::module_& module) {
   }
   module.def("size_of", [](DType d) { return size_of(d); }, "Bytes of one element.");
   module.def("supports", [](ReduceOp o, DType d) { return supports(o, d); });
-  module.def("collective", &collective_of, "The collective of either spelling; InvalidArgument names the accepted words.");
+  module.def("collective", &collective_of,
+             "The collective of either spelling; InvalidArgument names the accepted words.");
   module.def("reduce_op", &reduce_op_of);
   module.def("dtype", &dtype_of);
 }

@@ -1,13 +1,14 @@
 // What threads do about the GIL while the interpreter ends.
 //
-// Until Python 3.13 a thread that asks for the GIL after the interpreter has begun to end is ended by force, which
-// unwinds through C++ and aborts the process. So all threads of ours, and Python threads that wait in C++, pass a gate
-// for the GIL. It closes when Python's atexit handlers run: those that have passed get the GIL, and callbacks run to
-// their end, before the interpreter goes on to end; later ones are turned away.
+// Until Python 3.13 a thread that asks for the GIL after the interpreter has begun to end is ended
+// by force, which unwinds through C++ and aborts the process. So all threads of ours, and Python
+// threads that wait in C++, pass a gate for the GIL. It closes when Python's atexit handlers run:
+// those that have passed get the GIL, and callbacks run to their end, before the interpreter goes
+// on to end; later ones are turned away.
 #pragma once
 
-#include <pybind11/pybind11.h>
 #include <pthread.h>
+#include <pybind11/pybind11.h>
 
 #include <atomic>
 #include <chrono>
@@ -45,7 +46,8 @@ class ExitGate {
 
  private:
   ExitGate() {
-    ::pthread_atfork(nullptr, nullptr, [] { get().inside_ = 0; });  // the child has none of those threads
+    ::pthread_atfork(nullptr, nullptr,
+                     [] { get().inside_ = 0; });  // the child has none of those threads
   }
 
   static constexpr std::chrono::seconds kPatience{5};
@@ -54,8 +56,8 @@ class ExitGate {
   std::atomic<std::thread::id> closer_{};
 };
 
-// Releases the GIL while it lives, like pybind11's gil_scoped_release. A daemon thread that is still here when the
-// interpreter ends stays here: it has nothing to go back to.
+// Releases the GIL while it lives, like pybind11's gil_scoped_release. A daemon thread that is
+// still here when the interpreter ends stays here: it has nothing to go back to.
 class Released {
  public:
   Released() : state_(PyEval_SaveThread()) {}

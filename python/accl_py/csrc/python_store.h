@@ -1,4 +1,5 @@
-// PythonStore: a Python object (accl_py.stores.StoreAdapter) as a Store. Takes the GIL for each call.
+// PythonStore: a Python object (accl_py.stores.StoreAdapter) as a Store. Takes the GIL for each
+// call.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,7 +17,8 @@ class PythonStore final : public Store {
   explicit PythonStore(pybind11::object object) : object_(std::move(object)) {}
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
-  // Raises the KeyboardInterrupt (or SystemExit) that ended a call of the store, if one did. Needs the GIL.
+  // Raises the KeyboardInterrupt (or SystemExit) that ended a call of the store, if one did. Needs
+  // the GIL.
   void throw_interrupt() {
     if (interrupt_) throw pybind11::error_already_set(std::move(*interrupt_));
   }
