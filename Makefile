@@ -10,7 +10,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= 2
 SOURCES := $(shell find accl python tuner -type f \( -name '*.h' -o -name '*.inc' -o -name '*.cc' -o -name '*.cpp' \
              -o -name '*.py' -o -name '*.pyi' \) -not -path 'python/accl_py/include/*' 2>/dev/null)
 
-.PHONY: build tune test sanitize clean
+.PHONY: build tune test check sanitize clean
 
 $(VENV)/ready: requirements-dev.txt
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed."; exit 1; }
@@ -35,6 +35,10 @@ test: build
 	ACCL_LOG=error build/test/accl_unit_tests
 	ACCL_LOG=error build/test/accl_contract_tests
 	$(PYTHON) -m pytest -q $(wildcard tests/python tests/perf tests/tuner tests/plugin tests/python_torch)
+
+# Format, lint, types, dependency rules, generated docs.
+check: build
+	$(PYTHON) tools/check
 
 # The C++ tests under the address, undefined-behaviour and thread sanitizers.
 sanitize: $(VENV)/ready
