@@ -7,10 +7,9 @@ again, and checks every result against the same computation on one rank. mpi4py 
 and exchanges a few bytes so that they find each other; the data moves through ACCL-N.
 """
 
+import accl_py
 import numpy as np
 from mpi4py import MPI
-
-import accl_py
 
 POINTS = 10_000  # on each rank
 DIMENSIONS = 8

@@ -22,8 +22,22 @@ DType = _core.DType
 _NUMPY_DTYPES = {
     np.dtype(name): getattr(DType, name)
     for name in (
-        "float64 float32 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool "
-        "complex64 complex128".split()
+        [
+            "float64",
+            "float32",
+            "float16",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "bool",
+            "complex64",
+            "complex128",
+        ]
     )
 }
 # ml_dtypes registers these with numpy; matched by name, so that the package is not needed here.

@@ -69,7 +69,7 @@ def _core_options(options: CallOptions) -> dict[str, Any]:
         return {}
     if unknown := options.keys() - _OPTION_NAMES:
         raise InvalidArgument(
-            f"Option {sorted(unknown)[0]!r} is unknown; expected one of: "
+            f"Option {min(unknown)!r} is unknown; expected one of: "
             f"{', '.join(sorted(_OPTION_NAMES))}."
         )
     result: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from accl_py.communicator import Communicator, seconds_of
@@ -59,18 +60,17 @@ def _from_torchrun(environment: Mapping[str, str], options: dict[str, Any]) -> C
 
 
 def _tcp_store(host: str, port: int, rank: int, size: int, timeout: Any) -> Any:
-    try:
-        import torch.distributed
-    except ImportError as error:
+    if find_spec("torch") is None:
         raise AcclError(
             "torchrun's rendezvous needs torch, which is not installed; start with mpirun, "
             "or give from_store a store."
-        ) from error
+        )
     from accl_py.torch.rendezvous import tcp_store
 
+    seconds = seconds_of(timeout)
     try:
-        return tcp_store(host, port, rank, size, seconds_of(timeout))
-    except torch.distributed.DistError as error:
+        return tcp_store(host, port, rank, size, seconds)
+    except RuntimeError as error:  # torch's DistError
         reason = str(error).partition("\n")[0]
         raise StoreError(
             f"Rank {rank} could not reach the store of the launcher at {host}:{port} (MASTER_ADDR, "

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from accl_py import Communicator, FileStore
 from accl_py.errors import AbortedError, AcclError, PeerError
 
@@ -230,7 +229,7 @@ def left_under_way(rank: int, size: int, directory: Path) -> None:
     if rank == 0:
         kept = c.barrier(async_op=True)  # noqa: F841  # alive at exit
         globals()["kept"] = c
-    return None
+    return
 
 
 def _shared_memory() -> tuple[list[str], int]:

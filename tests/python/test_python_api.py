@@ -15,13 +15,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import accl_py
 import numpy as np
 import pytest
-from local_ranks import outcomes
-
-import accl_py
 from accl_py import Communicator, FileStore, HashStore, errors
 from accl_py.stores import Store
+from local_ranks import outcomes
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("errors", "stores", "rules", "schedule", "launch", "mpi", "arrays", "communicator")
@@ -181,7 +180,7 @@ def test_stores_wait(tmp_path: Path) -> None:
 def test_guide_snippets(tmp_path: Path) -> None:
     """Each block of docs/python.md runs, from top to bottom, in a process of its own."""
     text = (ROOT / "docs" / "python.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 4
     for block in blocks:
         answer = subprocess.run(

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import accl_py
 import numpy as np
 import pytest
-from local_ranks import ThreadRanks, run_threads
-
-import accl_py
 from accl_py import Communicator, FileStore, HashStore, Rules
 from accl_py.errors import (
     AcclError,
@@ -20,6 +18,7 @@ from accl_py.errors import (
     RulesError,
     StoreError,
 )
+from local_ranks import ThreadRanks, run_threads
 
 
 def x() -> Any:

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accl_py import Communicator
+from accl_py.arrays import contiguous, copy_back, view
+from accl_py.errors import InvalidArgument
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from local_ranks import ThreadRanks
-
-from accl_py import Communicator
-from accl_py.arrays import contiguous, copy_back, view
-from accl_py.errors import InvalidArgument
 
 
 class OnlyDlpack:

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accl_py import Communicator, Work, _core
 from layouts_numpy import DTYPES, LAYOUTS, SHAPES, Array, lay_out, numbers, reduced
 from local_ranks import ThreadRanks
-
-from accl_py import Communicator, Work, _core
 
 OPERATIONS = list(_core.ReduceOp.__members__)
 

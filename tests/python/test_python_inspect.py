@@ -6,13 +6,12 @@ import os
 import time
 from pathlib import Path
 
+import accl_py
 import numpy as np
 import pytest
-from local_ranks import ThreadRanks, outcomes, run_threads
-
-import accl_py
 from accl_py import Communicator, HashStore, Rules
 from accl_py.errors import AbortedError, AcclError, InvalidArgument, TimeoutError
+from local_ranks import ThreadRanks, outcomes, run_threads
 
 RULES = """# collective,min_bytes,max_bytes,algorithm,protocol,channels,chunk
 allreduce,0,4096,halving_doubling,-1,-1,-1,-1,-1,-1,cpu

@@ -102,6 +102,8 @@ def test_a_launchers_store_that_is_not_there() -> None:
     told = python("import accl_py; accl_py.init(timeout=1)", **where).stderr.splitlines()
     words = "StoreError: Rank 1 could not reach the store of the launcher at 127.0.0.1:1 (MASTER_"
     assert words in told[-1]
+    told = python("import accl_py; accl_py.init(timeout=-1)", **where).stderr.splitlines()
+    assert "InvalidArgument: timeout is -1; expected seconds above 0" in told[-1]
 
 
 def test_torchrun(tmp_path: Path) -> None:

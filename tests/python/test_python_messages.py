@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 
+import accl_py
 import numpy as np
 import pytest
+from accl_py import Communicator
 from layouts_numpy import LAYOUTS, lay_out
 from local_ranks import ThreadRanks
-
-import accl_py
-from accl_py import Communicator
 
 
 @pytest.mark.parametrize("count", (0, 1, 1000, 300_000))
