@@ -12,7 +12,8 @@ import pytest
 
 # Before accl_py reads its environment, here and in the processes that tests start.
 os.environ.setdefault("ACCL_LOG", "error")
-os.environ["ACCL_TRACE_DIR"] = tempfile.mkdtemp(prefix="accl-traces-")
+_traces = tempfile.TemporaryDirectory(prefix="accl-traces-")  # goes with this process
+os.environ["ACCL_TRACE_DIR"] = _traces.name
 os.environ.pop("ACCL_RULES", None)
 sys.path.insert(0, str(Path(__file__).parent))
 
