@@ -34,7 +34,7 @@ test: build
 	cmake --build build/test
 	ACCL_LOG=error build/test/accl_unit_tests
 	ACCL_LOG=error build/test/accl_contract_tests
-	$(PYTHON) -m pytest -q $(wildcard tests/python tests/perf tests/tuner tests/plugin tests/python_torch)
+	$(PYTHON) -m pytest -q $(wildcard tests/tools tests/python tests/perf tests/tuner tests/plugin tests/python_torch)
 
 # Format, lint, types, dependency rules, generated docs.
 check: build

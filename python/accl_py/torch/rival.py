@@ -21,7 +21,7 @@ class Rival:
         import torch
         import torch.distributed as dist
 
-        import accl_py.torch  # registers accl
+        import accl_py.torch  # noqa: F401  (registers accl)
 
         if method not in _CALLS:
             raise InvalidArgument(
