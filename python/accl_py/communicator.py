@@ -15,6 +15,8 @@ from os import PathLike
 from threading import Lock
 from typing import Any, NoReturn, TypedDict, Unpack
 
+import numpy as np
+
 from accl_py import _core
 from accl_py.arrays import View, contiguous, copy_back, like, view
 from accl_py.errors import AcclError, InvalidArgument, TimeoutError
@@ -26,6 +28,7 @@ ANY_SOURCE: int = _core.ANY_SOURCE
 Rules = _core.Rules
 PreparedCall = _core.PreparedCall
 _C = _core.Collective
+_PLAIN_OPS = {word: op for word, op in _core.ReduceOp.__members__.items() if word != "premul_sum"}
 
 
 class CallOptions(TypedDict, total=False):
@@ -255,6 +258,8 @@ class Communicator:
     Thread-safe. Not usable in a forked child.
     """
 
+    _quick = True  # calls go straight to the core where they can
+
     def __init__(self, handle: _core.Communicator) -> None:
         self._handle = handle
         self._size = handle.size
@@ -379,6 +384,10 @@ class Communicator:
         op: sum, product, min, max, avg, premul_sum (x * factor before the sum), band, bor, bxor.
         Returns out (or x); with async_op a Work.
         """
+        if self._quick and out is None and not options and type(x) is np.ndarray:  # the usual case
+            plain = _PLAIN_OPS.get(op) if isinstance(op, str) else None
+            if plain is not None and self._handle.all_reduce_in_place(x, plain):
+                return x
         return self._execute(self._reduction(_C.all_reduce, x, out, op, factor, options), options)
 
     def reduce(
@@ -854,6 +863,8 @@ class Communicator:
 
 class _Recorder(Communicator):
     """A communicator that notes the call that a method would make, instead of making it."""
+
+    _quick = False
 
     def __init__(
         self, communicator: Communicator, recorded: list[tuple[_core.Call, list[_Staged]]]

@@ -154,7 +154,69 @@ class PyCommunicator {
     return waiting.work().source_rank();
   }
 
+  // all_reduce in place of an array that lies as the core needs it: C-contiguous, aligned,
+  // writable, of a dtype that the buffer protocol can name. False, and nothing done, for all
+  // others. Saves the several microseconds that the general way spends in Python.
+  bool all_reduce_in_place(py::object x, ReduceOp op) const {
+    Py_buffer view;
+    if (PyObject_GetBuffer(x.ptr(), &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE | PyBUF_FORMAT) !=
+        0) {
+      PyErr_Clear();
+      return false;
+    }
+    const auto dtype = dtype_of_format(view.format, view.itemsize);
+    Call call;
+    call.op = op;
+    call.input.data = call.output.data = view.buf;
+    if (dtype) {
+      call.dtype = *dtype;
+      call.count = static_cast<std::size_t>(view.len / view.itemsize);
+    }
+    const bool aligned =
+        dtype &&
+        reinterpret_cast<std::uintptr_t>(view.buf) % static_cast<std::size_t>(view.itemsize) == 0;
+    PyBuffer_Release(&view);  // `x` itself keeps the memory
+    if (!aligned) return false;
+    run(call, std::move(x));
+    return true;
+  }
+
  private:
+  // A struct format of one native element ("f", "l", "Zd"); none for anything else.
+  static std::optional<DType> dtype_of_format(const char* format, Py_ssize_t bytes) {
+    const std::string_view word = format == nullptr ? "B" : format;
+    if (word == "Zf") return DType::kComplex64;
+    if (word == "Zd") return DType::kComplex128;
+    if (word.size() != 1) return std::nullopt;
+    const auto of_size = [&](DType one, DType two, DType four,
+                             DType eight) -> std::optional<DType> {
+      switch (bytes) {
+        case 1:
+          return one;
+        case 2:
+          return two;
+        case 4:
+          return four;
+        case 8:
+          return eight;
+        default:
+          return std::nullopt;
+      }
+    };
+    const char c = word[0];
+    if (c == '?') return DType::kBool;
+    if (c == 'e') return DType::kFloat16;
+    if (c == 'f') return DType::kFloat32;
+    if (c == 'd') return DType::kFloat64;
+    if (std::string_view("bhilq").find(c) != std::string_view::npos) {
+      return of_size(DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64);
+    }
+    if (std::string_view("BHILQ").find(c) != std::string_view::npos) {
+      return of_size(DType::kUint8, DType::kUint16, DType::kUint32, DType::kUint64);
+    }
+    return std::nullopt;
+  }
+
   std::shared_ptr<Communicator> communicator_;
 };
 
@@ -354,6 +416,7 @@ void bind_communicator(py::module_& module) {
       .def("post", &PyCommunicator::post, py::arg("call"), py::arg("keep"))
       .def("post_group", &PyCommunicator::post_group, py::arg("calls"), py::arg("keep"))
       .def("run", &PyCommunicator::run, py::arg("call"), py::arg("keep"))
+      .def("all_reduce_in_place", &PyCommunicator::all_reduce_in_place, py::arg("x"), py::arg("op"))
       .def("choice_for", [](const PyCommunicator& c,
                             const Call& call) { return to_dict(c.get().choice_for(call)); })
       .def(
