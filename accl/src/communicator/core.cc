@@ -55,15 +55,17 @@ bool is_narrow_float(DType dtype) {
          dtype == DType::kFloat8E5M2;
 }
 
+// Equal on all ranks that make the same call. Few words, since this runs in every call.
 std::uint64_t digest_of(const Call& call, std::uint64_t sequence, std::uint64_t choice_digest) {
+  std::uint64_t what = static_cast<std::uint64_t>(call.collective);
   Digest digest;
-  digest.add(sequence).add(static_cast<std::uint64_t>(call.collective)).add(choice_digest);
-  if (call.collective == Collective::kBarrier) return digest.value();
-  digest.add(static_cast<std::uint64_t>(call.dtype))
-      .add(is_uneven(call) ? ~std::uint64_t{0} : call.count);
-  if (is_reducing(call.collective)) digest.add(static_cast<std::uint64_t>(call.op));
-  if (is_rooted(call.collective)) digest.add(static_cast<std::uint64_t>(call.root));
-  return digest.value();
+  digest.add(sequence).add(choice_digest);
+  if (call.collective == Collective::kBarrier) return digest.add(what).value();
+  what |= static_cast<std::uint64_t>(call.dtype) << 8;
+  if (is_reducing(call.collective)) what |= static_cast<std::uint64_t>(call.op) << 16;
+  if (is_uneven(call)) what |= std::uint64_t{1} << 24;
+  if (is_rooted(call.collective)) what |= static_cast<std::uint64_t>(call.root) << 32;
+  return digest.add(what).add(is_uneven(call) ? 0 : call.count).value();
 }
 
 std::exception_ptr peer_reported(int peer, const Failure& failure) {
@@ -142,11 +144,13 @@ void Core::set_timeout(Milliseconds timeout) {
   timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
 }
 
-Clock::time_point Core::deadline_of(const Call& call) const {
+// From now on: a call's time runs from when it is first found not to move, which is at once where
+// others do not come; asking the clock in every call would cost more than a small message.
+Clock::time_point Core::deadline_of(const Call& call, Clock::time_point now) const {
   const Milliseconds wanted = call.timeout == Milliseconds::zero() ? timeout() : call.timeout;
   constexpr Milliseconds kLongest =
       std::chrono::hours{24 * 365 * 100};  // keeps the clock from overflowing
-  return Clock::now() + std::min(wanted, kLongest);
+  return now + std::min(wanted, kLongest);
 }
 
 void Core::throw_if_ended() const {
@@ -164,7 +168,7 @@ std::shared_ptr<Work> Core::post(const Call& call) {
   const std::scoped_lock lock(mutex_);
   throw_if_ended();
   const Plan& plan = planner_.plan(call, sizes);
-  Pending pending{work, call, plan.algorithm, plan.choice, {}, {}, deadline_of(call), {}};
+  Pending pending{work, call, plan.algorithm, plan.choice, {}, {}, {}, {}};
   const std::uint64_t sequence = ++collective_sequence_;
   pending.announcement = {sequence,        digest_of(call, sequence, plan.choice_digest),
                           call.count,      call.root,
@@ -214,11 +218,9 @@ std::shared_ptr<Work> Core::post_group(const std::vector<Call>& calls) {
   pending->work = work;
   pending->calls = calls;
   pending->left = calls.size();
-  pending->deadline = Clock::time_point::max();
   bool background = false;
   std::size_t bytes = 0;
   for (const Call& call : calls) {
-    pending->deadline = std::min(pending->deadline, deadline_of(call));
     background |= call.background;
     bytes += call.count * size_of(call.dtype);
   }
@@ -453,12 +455,19 @@ void Core::check_lost_peers() {
 }
 
 void Core::check_deadlines(Clock::time_point now) {
-  for (const Pending& pending : queue_) {
+  for (Pending& pending : queue_) {
+    if (pending.deadline == kNoDeadline) pending.deadline = deadline_of(pending.call, now);
     if (now < pending.deadline) continue;
     const std::string text = timeout_text(pending);
     return fail(std::make_exception_ptr(TimeoutError(text)), FailureKind::kTimeout, text, true);
   }
   for (const auto& pending : messages_) {
+    if (pending->deadline == kNoDeadline) {
+      pending->deadline = Clock::time_point::max();
+      for (const Call& call : pending->calls) {
+        pending->deadline = std::min(pending->deadline, deadline_of(call, now));
+      }
+    }
     if (now < pending->deadline) continue;
     const Call& first = pending->calls.front();
     const Milliseconds after = first.timeout == Milliseconds::zero() ? timeout() : first.timeout;

@@ -65,6 +65,8 @@ class Core : public std::enable_shared_from_this<Core> {
   bool in_own_process() const noexcept;
 
  private:
+  static constexpr Clock::time_point kNoDeadline{};
+
   struct Pending {
     std::shared_ptr<WorkState> work;
     Call call;
@@ -72,7 +74,7 @@ class Core : public std::enable_shared_from_this<Core> {
     Choice choice;
     engine::Task task;
     transport::Announcement announcement;
-    Clock::time_point deadline;
+    Clock::time_point deadline = kNoDeadline;  // set when it first does not move
     trace::Handle trace;
   };
   struct Correspondence;    // one send or recv of a work
@@ -80,7 +82,7 @@ class Core : public std::enable_shared_from_this<Core> {
     std::shared_ptr<WorkState> work;
     std::vector<Call> calls;
     std::size_t left;
-    Clock::time_point deadline;
+    Clock::time_point deadline = kNoDeadline;  // set when it first does not move
     trace::Handle trace;
   };
 
@@ -106,7 +108,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::string last_call_of(int peer) const;
   bool idle() const noexcept { return queue_.empty() && !mailbox_.busy(); }
 
-  Clock::time_point deadline_of(const Call& call) const;
+  Clock::time_point deadline_of(const Call& call, Clock::time_point now) const;
   void check_process() const;
   void to_background();
   void work_in_background();

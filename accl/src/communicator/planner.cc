@@ -81,11 +81,25 @@ Planner::Planner(std::shared_ptr<const Rules> rules, int rank, int ranks, int no
 
 const Plan& Planner::plan(const Call& call, const CallSizes& sizes) {
   if (is_uneven(call)) return uneven_ = make(call, sizes);
-  const Key key{call.collective, sizes.block_bytes, size_of(call.dtype),
-                is_rooted(call.collective) ? call.root : 0, call.forced};
-  if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-  if (plans_.size() >= kMostPlans) plans_.clear();
-  return plans_.emplace(key, make(call, sizes)).first->second;
+  const int root = is_rooted(call.collective) ? call.root : 0;
+  const std::size_t element = size_of(call.dtype);
+  // The same call as last time needs no look-up.
+  if (latest_ != nullptr) {
+    const Key& key = latest_->first;
+    if (key.collective == call.collective && key.block_bytes == sizes.block_bytes &&
+        key.element_bytes == element && key.root == root && key.forced == call.forced) {
+      return latest_->second;
+    }
+  }
+  const Key key{call.collective, sizes.block_bytes, element, root, call.forced};
+  auto found = plans_.find(key);
+  if (found == plans_.end()) {
+    Plan made = make(call, sizes);
+    if (plans_.size() >= kMostPlans) plans_.clear();
+    found = plans_.emplace(key, std::move(made)).first;
+  }
+  latest_ = &*found;
+  return found->second;
 }
 
 Choice Planner::choose(const Call& call, const CallSizes& sizes) const {

@@ -52,8 +52,10 @@ class Planner {
   int rank_;
   int ranks_;
   int nodes_;
-  std::unordered_map<Key, Plan, KeyHash> plans_;
-  Plan uneven_;  // the latest
+  using Plans = std::unordered_map<Key, Plan, KeyHash>;
+  Plans plans_;
+  const Plans::value_type* latest_ = nullptr;  // in plans_
+  Plan uneven_;                                // the latest
 };
 
 }  // namespace accl

@@ -15,35 +15,55 @@ namespace {
   throw InvalidArgument(concat(name_of(call.collective), ": ", why, "."));
 }
 
-// A buffer as the call must have it: `blocks` sizes in bytes, laid end to end where it is
-// contiguous.
-struct Layout {
-  std::vector<std::size_t> blocks;
-  std::size_t bytes() const {
-    return std::accumulate(blocks.begin(), blocks.end(), std::size_t{0});
+// A buffer as the call must have it: blocks laid end to end where it is contiguous. Even blocks
+// need no list: this runs in every call.
+class Layout {
+ public:
+  static Layout even(std::size_t block, int blocks) {
+    return {block, static_cast<std::size_t>(blocks), nullptr};
   }
+  static Layout uneven(const std::vector<std::size_t>& blocks) {
+    return {0, blocks.size(), &blocks};
+  }
+  std::size_t blocks() const { return count_; }
+  std::size_t operator[](std::size_t i) const {
+    return uneven_ == nullptr ? block_ : (*uneven_)[i];
+  }
+  std::size_t bytes_before(std::size_t i) const {
+    if (uneven_ == nullptr) return i * block_;
+    return std::accumulate(uneven_->begin(), uneven_->begin() + static_cast<std::ptrdiff_t>(i),
+                           std::size_t{0});
+  }
+  std::size_t bytes() const { return bytes_before(count_); }
+
+ private:
+  Layout(std::size_t block, std::size_t count, const std::vector<std::size_t>* uneven)
+      : block_(block), count_(count), uneven_(uneven) {}
+  std::size_t block_;
+  std::size_t count_;
+  const std::vector<std::size_t>* uneven_;
 };
 
-void check_buffer(const Call& call, const Buffer& buffer, const Layout& layout, const char* which) {
-  if (buffer.blocks.empty()) {
-    if (buffer.data == nullptr && layout.bytes() != 0) {
-      refuse(call,
-             concat("the ", which, " is null, where ", layout.bytes(), " bytes are expected"));
-    }
-    return;
-  }
-  if (buffer.blocks.size() != layout.blocks.size()) {
+void check_blocks(const Call& call, const Buffer& buffer, const Layout& layout, const char* which) {
+  if (buffer.blocks.size() != layout.blocks()) {
     refuse(call, concat("the ", which, " has ", buffer.blocks.size(), " blocks, expected ",
-                        layout.blocks.size()));
+                        layout.blocks()));
   }
-  for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
+  for (std::size_t i = 0; i < layout.blocks(); ++i) {
     const auto& [data, bytes] = buffer.blocks[i];
-    if (bytes != layout.blocks[i]) {
+    if (bytes != layout[i]) {
       refuse(call, concat("block ", i, " of the ", which, " has ", bytes, " bytes, expected ",
-                          layout.blocks[i]));
+                          layout[i]));
     }
     if (data == nullptr && bytes != 0)
       refuse(call, concat("block ", i, " of the ", which, " is null"));
+  }
+}
+
+void check_buffer(const Call& call, const Buffer& buffer, const Layout& layout, const char* which) {
+  if (!buffer.blocks.empty()) return check_blocks(call, buffer, layout, which);
+  if (buffer.data == nullptr && layout.bytes() != 0) {
+    refuse(call, concat("the ", which, " is null, where ", layout.bytes(), " bytes are expected"));
   }
 }
 
@@ -109,16 +129,13 @@ CallSizes validate_point_to_point(const Call& call, int rank, int ranks) {
   }
   const std::size_t bytes = product(call, call.count, size_of(call.dtype));
   const bool sends = call.collective == Collective::kSend;
-  check_buffer(call, sends ? call.input : call.output, {{bytes}}, sends ? "input" : "output");
+  check_buffer(call, sends ? call.input : call.output, Layout::even(bytes, 1),
+               sends ? "input" : "output");
   (void)rank;
   CallSizes sizes;
   sizes.block_bytes = bytes;
   sizes.rules_bytes = bytes;
   return sizes;
-}
-
-Layout repeated(std::size_t block, int ranks) {
-  return {std::vector(static_cast<std::size_t>(ranks), block)};
 }
 
 }  // namespace
@@ -146,30 +163,29 @@ CallSizes validate(const Call& call, int rank, int ranks) {
   if (call.collective == Collective::kBarrier) return {};
 
   CallSizes sizes;
-  Layout many;      // the buffer that holds one block a rank
-  Layout received;  // the output of all_to_all
+  const bool many_blocks = takes_counts(call.collective);
   if (is_uneven(call)) {
-    if (!takes_counts(call.collective))
-      refuse(call, "counts are given, but this collective takes none");
+    if (!many_blocks) refuse(call, "counts are given, but this collective takes none");
     sizes.blocks = in_bytes(call, call.counts, ranks, "counts");
-    many.blocks = received.blocks = sizes.blocks;
     if (call.collective == Collective::kAllToAll) {
       sizes.receive_blocks = in_bytes(call, call.receive_counts, ranks, "receive_counts");
-      received.blocks = sizes.receive_blocks;
     } else if (!call.receive_counts.empty()) {
       refuse(call, "receive_counts are given, but only all_to_all takes them");
     }
   } else {
     sizes.block_bytes = product(call, call.count, size_of(call.dtype));
-    if (takes_counts(call.collective))
-      product(call, sizes.block_bytes, static_cast<std::size_t>(ranks));
-    many = received = repeated(sizes.block_bytes, ranks);
-    sizes.rules_bytes = takes_counts(call.collective) ? many.bytes() : sizes.block_bytes;
+    sizes.rules_bytes = many_blocks
+                            ? product(call, sizes.block_bytes, static_cast<std::size_t>(ranks))
+                            : sizes.block_bytes;
   }
+  // The buffer that holds one block a rank, the output of all_to_all, and one rank's own block.
+  const Layout many =
+      is_uneven(call) ? Layout::uneven(sizes.blocks) : Layout::even(sizes.block_bytes, ranks);
+  const Layout received =
+      sizes.receive_blocks.empty() ? many : Layout::uneven(sizes.receive_blocks);
   const auto own = static_cast<std::size_t>(rank);
-  const Layout one = {{takes_counts(call.collective) ? many.blocks[own] : sizes.block_bytes}};
-  const auto own_offset = static_cast<std::ptrdiff_t>(
-      std::accumulate(many.blocks.begin(), many.blocks.begin() + rank, std::size_t{0}));
+  const Layout one = Layout::even(many[own], 1);
+  const auto own_offset = static_cast<std::ptrdiff_t>(many.bytes_before(own));
   const bool is_root = rank == call.root;
 
   switch (call.collective) {
