@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "accl/error.h"
 #include "base/text.h"
@@ -55,21 +57,26 @@ Environment read_all() {
 }
 
 std::mutex mutex;
-const Environment* current = nullptr;
+
+// All values that were read, the last one in force. References to them stay valid after a reload
+// and until the process ends, so the list is never destroyed.
+std::vector<std::unique_ptr<const Environment>>& history() {
+  static auto& list = *new std::vector<std::unique_ptr<const Environment>>;
+  return list;
+}
 
 }  // namespace
 
-// References stay valid after a reload: the few old values are kept for the life of the process.
 const Environment& environment() {
   const std::scoped_lock lock(mutex);
-  if (current == nullptr) current = std::make_unique<const Environment>(read_all()).release();
-  return *current;
+  if (history().empty()) history().push_back(std::make_unique<const Environment>(read_all()));
+  return *history().back();
 }
 
 void reload_environment() {
   auto fresh = std::make_unique<const Environment>(read_all());
   const std::scoped_lock lock(mutex);
-  current = fresh.release();
+  history().push_back(std::move(fresh));
 }
 
 std::span<const EnvironmentVariable> environment_table() noexcept { return kTable; }

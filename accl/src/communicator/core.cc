@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -50,9 +51,10 @@ Backoff waiter_backoff(int ranks) {
 
 Backoff background_backoff() { return {0, std::chrono::microseconds{50}}; }
 
-bool is_narrow_float(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBfloat16 || dtype == DType::kFloat8E4M3FN ||
-         dtype == DType::kFloat8E5M2;
+// Formats in which a sum of partial sums may overflow although the average does not. (bfloat16 has
+// float32's range.)
+bool has_small_range(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E5M2;
 }
 
 // Equal on all ranks that make the same call. Few words, since this runs in every call.
@@ -298,11 +300,12 @@ void Core::start_next() {
     prescale(front, front.call.factor);
   } else if (front.call.op == ReduceOp::kAvg && is_reducing(front.call.collective)) {
     front.task.op = ReduceOp::kSum;
-    // Partial sums that travel as 16-bit or 8-bit floats could overflow where the average does not.
-    if (many_hops && is_narrow_float(front.call.dtype)) {
-      prescale(front, 1.0 / size_);
-    } else {
-      front.task.divisor = size_;
+    front.task.divisor = size_;
+    // Where such partial sums travel, they are kept small by a power of two, which costs no digit.
+    if (many_hops && has_small_range(front.call.dtype)) {
+      const auto shrink = static_cast<double>(std::bit_ceil(static_cast<unsigned>(size_)));
+      prescale(front, 1.0 / shrink);
+      front.task.divisor = size_ / shrink;
     }
   }
   trace_->started(front.trace);

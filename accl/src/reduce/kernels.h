@@ -9,7 +9,7 @@ namespace accl::reduce {
 
 struct Kernels {
   void (*combine)(const void* const* operands, std::size_t operand_count, void* target,
-                  std::size_t count, DType dtype, ReduceOp op, int divisor);
+                  std::size_t count, DType dtype, ReduceOp op, double divisor);
   void (*scale)(const void* source, void* target, std::size_t count, DType dtype, double factor);
 };
 

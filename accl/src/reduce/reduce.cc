@@ -51,7 +51,7 @@ Level best_level() noexcept {
 void set_level_for_tests(Level level) noexcept { active = &kernels_of(level); }
 
 void combine(std::span<const void* const> operands, void* target, std::size_t count, DType dtype,
-             ReduceOp op, int divisor) {
+             ReduceOp op, double divisor) {
   active.load(std::memory_order_relaxed)
       ->combine(operands.data(), operands.size(), target, count, dtype, op, divisor);
 }

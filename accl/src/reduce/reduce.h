@@ -18,7 +18,7 @@ namespace accl::reduce {
 // is any but kAvg and kPremulSum, which callers express as kSum with a divisor and by scale(). Sums
 // and products of integers wrap; min and max propagate NaN. Needs supports(op, dtype).
 void combine(std::span<const void* const> operands, void* target, std::size_t count, DType dtype,
-             ReduceOp op, int divisor = 1);
+             ReduceOp op, double divisor = 1);
 
 // target[i] = source[i] * factor, computed in float64 for float64/complex128/integers (which
 // truncate towards zero), in float32 for the rest. target == source is fine. Not for bool.

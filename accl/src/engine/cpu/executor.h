@@ -25,7 +25,7 @@ struct Task {
   Buffer output;
   DType dtype = DType::kUint8;
   ReduceOp op = ReduceOp::kSum;  // as reduce::combine takes it
-  int divisor = 1;               // of complete results
+  double divisor = 1;            // of complete results; whole for integers
   std::uint64_t digest = 0;
   std::size_t inline_limit = 0;  // messages of up to so many bytes go inline
 };
