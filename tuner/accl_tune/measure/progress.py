@@ -65,7 +65,7 @@ class Bar:
     """tqdm's bar."""
 
     def __init__(self, stream: TextIO) -> None:
-        from tqdm import tqdm  # type: ignore[import-untyped]
+        from tqdm import tqdm
 
         form = "{percentage:3.0f}% |{bar:30}| {postfix}"
         self._bar: Any = tqdm(

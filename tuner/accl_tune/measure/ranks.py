@@ -24,7 +24,7 @@ from accl_tune.errors import ArgumentError, MeasureError
 from accl_tune.measure.bench import Bench, Connect
 from accl_tune.measure.lead import Lead
 
-__all__ = ["launched_ranks", "lead_local", "lead_launched", "serve_launched"]
+__all__ = ["launched_ranks", "lead_launched", "lead_local", "serve_launched"]
 
 # Making a communicator takes milliseconds, but a machine may be busy and Python slow to start.
 _CONNECT_SECONDS = 120.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -47,8 +47,8 @@ class Plan:
     cells: tuple[Cell, ...]
     budget: float | None = None
     seed: int = 1
-    screening: Screening = Screening()
-    proof: Proof = Proof()
+    screening: Screening = field(default_factory=Screening)
+    proof: Proof = field(default_factory=Proof)
     batch_seconds: float = 0.002
 
 
