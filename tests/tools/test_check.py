@@ -112,6 +112,16 @@ def test_a_heavy_import_is_reported(monkeypatch, capsys):
     assert "loads mpi4py; import it in the function" in capsys.readouterr().out
 
 
+def test_a_dead_link_is_reported(tree):
+    page = tree / "docs/a.md"
+    page.write_text("[here](a.md#top), [out](https://a.example/b), `f[i](x)`\n\n    code[i](y)\n")
+    assert check(tree, "links")[0] == 0
+    page.write_text("[gone](b.md)\n")
+    code, text = check(tree, "links")
+    assert code == 1
+    assert "docs/a.md: b.md does not exist" in text
+
+
 def test_an_unknown_check_is_a_sentence(tree):
     code, text = check(tree, "spelling")
     assert code == 2
