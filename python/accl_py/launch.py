@@ -3,13 +3,14 @@
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from accl_py.communicator import Communicator, seconds_of
 from accl_py.errors import AcclError, InvalidArgument, StoreError
 from accl_py.stores import HashStore
 
-__all__ = ["init"]
+__all__ = ["check_local_ranks", "init"]
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # sbatch and salloc set SLURM_NTASKS in shells of one process too; this one is srun's alone.
@@ -32,6 +33,23 @@ def init(**options: Any) -> Communicator:
         if name in environment and (size := _number(environment, name)) != 1:
             return _from_mpi(name, size, options)
     return Communicator.from_store(HashStore(), 0, 1, **options)
+
+
+def check_local_ranks(ranks: int) -> None:
+    """Whether this host's free memory holds so many rank processes, roughly.
+
+    Raises InvalidArgument where it does not: hundreds of processes would end others by force first.
+    """
+    # A Python process with numpy; its shared memory grows with the number of its peers.
+    need = ranks * ((64 << 20) + ranks * (64 << 10))
+    with Path("/proc/meminfo").open() as lines:
+        words = next(line.split() for line in lines if line.startswith("MemAvailable"))
+    available = int(words[1]) << 10
+    if need > available:
+        raise InvalidArgument(
+            f"{ranks} local ranks need about {need / 2**30:.1f} GiB, but {available / 2**30:.1f} GiB are "
+            "free on this host; start fewer."
+        )
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -87,6 +87,7 @@ def test_wrong_elements_are_counted():
         (["all_reduce", "-d", "quad"], "-d is 'quad'"),
         (["all_reduce", "-a", "7"], "-a is 7"),
         (["all_reduce", "--ranks", "0"], "--ranks is 0"),
+        (["all_reduce", "--ranks", "99999"], "99999 local ranks need about"),
     ],
 )
 def test_bad_options_are_sentences(words, text, capsys):

@@ -99,6 +99,7 @@ def test_explain(capsys, rules, words, texts):
         (["explain", "{rules}", "all_reduce", "--bytes", "8", "--ranks", "0"], 2, "0"),
         (["explain", "none.csv", "all_reduce", "--bytes", "8", "--ranks", "2"], 1, "none.csv"),
         (["sweep", "-o", "{out}", "--ranks", "0"], 2, "0"),
+        (["sweep", "-o", "{out}", "--ranks", "99999"], 2, "99999 local ranks need about"),
         (["sweep", "-o", "{out}", "-b", "1M", "-e", "8"], 2, "1M"),
         (["sweep", "-o", "{out}", "--collectives", "all_reduce", "teleport"], 2, "teleport"),
         (["sweep", "-o", "{out}", "--dtype", "quad"], 2, "quad"),

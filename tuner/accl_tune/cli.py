@@ -11,16 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any, NoReturn
 
 from accl_py import Rules
-from accl_py.errors import AcclError, RulesError
+from accl_py.errors import AcclError, InvalidArgument, RulesError
+from accl_py.launch import check_local_ranks
 
 from accl_tune import __version__
 from accl_tune.decide.screening import Screening
 from accl_tune.decide.verdicts import Proof
-from accl_tune.errors import ArgumentError, Interrupted, ResumeError, TuneError
+from accl_tune.errors import ArgumentError, Interrupted, MeasureError, ResumeError, TuneError
 from accl_tune.evidence import (
     Evidence,
     Journal,
@@ -39,7 +41,7 @@ from accl_tune.measure.remeasure import remeasure
 from accl_tune.measure.sweep import Plan, Sweep, conclude
 from accl_tune.model import Cell
 from accl_tune.report.plot import plot
-from accl_tune.report.table import remeasured_table, summary
+from accl_tune.report.table import remeasured_table, state_change, summary
 from accl_tune.rules.check import check
 from accl_tune.rules.explain import Query, explain
 from accl_tune.rules.write import Shape, rules_text, write_rules
@@ -55,6 +57,11 @@ _EPILOG = """exit status:
   4    a journal or an evidence file cannot be read, written or resumed
   130  interrupted; what was measured is kept, and the same command goes on from there
 """
+
+
+# Of one rank's memory while a cell is checked: input, output, and what both must hold.
+_BUFFERS = 4
+_MOST_LOCAL = 64  # ranks, on however few cores
 
 
 class _Parser(argparse.ArgumentParser):
@@ -190,6 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AcclError as error:
         print(f"accl-tune: {error}", file=sys.stderr)
         return 3
+    except MemoryError:
+        print("accl-tune: There is not enough memory; choose a smaller -e.", file=sys.stderr)
+        return MeasureError.status
     except KeyboardInterrupt:
         print("accl-tune: Interrupted.", file=sys.stderr)
         return Interrupted.status
@@ -261,8 +271,8 @@ def _settings(given: argparse.Namespace, ranks: int) -> tuple[Plan, dict[str, An
         for name in names
         for size in asked
     }
-    if given.budget is not None and not given.budget > 0:
-        raise ArgumentError(f"--budget is {given.budget:g}; expected seconds above 0.")
+    if given.budget is not None:
+        _seconds(given.budget, "--budget")
     if given.repeats < 3:
         raise ArgumentError(f"--repeats is {given.repeats}; expected at least 3.")
     min_gain = parse_share(given.min_gain)
@@ -284,6 +294,23 @@ def _settings(given: argparse.Namespace, ranks: int) -> tuple[Plan, dict[str, An
     return plan, parameters
 
 
+def _seconds(value: float, name: str) -> float:
+    if not (value > 0 and isfinite(value)):
+        raise ArgumentError(f"{name} is {value:g}; expected seconds above 0.")
+    return value
+
+
+def _check_memory(largest: int, ranks: int) -> None:
+    """Refuses sizes that local ranks cannot hold: the kernel would end one of them midway."""
+    needed = ranks * _BUFFERS * largest
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ArgumentError(
+            f"-e is {format_bytes(largest)}, for which {ranks} ranks need {needed / 2**30:.3g} GiB; "
+            f"this machine has {there / 2**30:.3g} GiB. Choose a smaller size."
+        )
+
+
 def _check_output(path: Path) -> None:
     if not path.parent.is_dir():
         raise ArgumentError(f"'{path.parent}' is no directory: '{path}' cannot be written.")
@@ -301,6 +328,12 @@ def _local_ranks(given: argparse.Namespace) -> int:
     ranks = 2 if given.ranks is None else int(given.ranks)
     if ranks < 2:
         raise ArgumentError(f"--ranks is {ranks}; expected at least 2: one rank moves nothing.")
+    cores = os.cpu_count() or 1
+    most = max(_MOST_LOCAL, 2 * cores)
+    if ranks > most:
+        raise ArgumentError(
+            f"--ranks is {ranks}; expected at most {most} on this machine, which has {cores} cores."
+        )
     return ranks
 
 
@@ -317,6 +350,8 @@ def _sweep(given: argparse.Namespace) -> int:
         rank, ranks = 0, _local_ranks(given)
     _check_output(given.output)
     settings = _settings(given, ranks)
+    if launched is None:
+        _check_memory(settings[1]["sizes"][-1], ranks)
     if rank > 0:
         serve_launched()
         return 0
@@ -358,6 +393,11 @@ def _sweep_with(
             f"Interrupted after {spent:.0f} s. What was measured is in '{journal_path(output)}'; "
             "the same command goes on from there."
         ) from None
+    except MeasureError as error:
+        raise MeasureError(
+            f"{error} What was measured is in '{journal_path(output)}'; the same command goes on "
+            "from there."
+        ) from error
     finally:
         journal.close()
     evidence.foreign_cores = load.cores() if load else None
@@ -405,6 +445,7 @@ def _now() -> str:
 def _provenance(evidence: Evidence, output: Path) -> dict[str, str]:
     parameters = evidence.header["parameters"]
     tool = evidence.header["tool"]
+    load = evidence.foreign_cores
     low, high = format_bytes(parameters["sizes"][0]), format_bytes(parameters["sizes"][-1])
     names = ", ".join(parameters["collectives"])
     return {
@@ -416,6 +457,7 @@ def _provenance(evidence: Evidence, output: Path) -> dict[str, str]:
         "nodes": str(parameters["nodes"]),
         "measured": f"{names}; {low} to {high}; {parameters['dtype']}",
         "min_gain": f"{parameters['min_gain']:.3g}",
+        **({} if load is None else {"load": f"{load:.1f} cores busy with other processes"}),
         "evidence": evidence_path(output).name,
     }
 
@@ -469,12 +511,15 @@ def _demo(given: argparse.Namespace) -> int:
     started = time.monotonic()
     ranks = _local_ranks(given)
     settings = _settings(given, ranks)
+    again = _seconds(given.again, "--again")
+    _check_memory(settings[1]["sizes"][-1], ranks)
     try:
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(f"'{given.out}' cannot be made a folder: {error.strerror}.") from None
     output = given.out / "rules.csv"
     print(f"{describe(machine())}; {ranks} ranks")
+    print(f"{given.budget:g} s to sweep, {again:g} s to measure again", flush=True)
     with _stopping() as stop:
         with lead_local(ranks, given.dtype) as lead:
             evidence, text = _sweep_with(lead, output, given, settings, started, stop)
@@ -485,6 +530,9 @@ def _demo(given: argparse.Namespace) -> int:
     _write_evidence(evidence, output)
     print("default against tuned, measured again in a fresh interleaved run\n")
     print(remeasured_table(evidence.remeasured), end="\n\n")
+    changed = state_change(evidence)
+    if changed:
+        print(changed, end="\n\n")
     picture = given.out / "tune.png"
     plot(evidence, picture, _title(evidence))
     print(f"picture   {picture}")

@@ -58,7 +58,7 @@ class Remeasured:
     low: float
     high: float
     ran: Choice  # what the engine reported with the rules
-    by_rule: bool  # whether a rule of the sweep holds here; else both sides are the default
+    by_rule: bool  # whether a rule of the sweep changes what runs; else both sides are the default
     pairs: tuple[Pair, ...] = ()
 
 

@@ -1,6 +1,7 @@
 """Words of the command line: sizes, shares, names of collectives."""
 
 import re
+from math import isfinite
 
 from accl_tune.errors import ArgumentError
 
@@ -85,7 +86,7 @@ def sizes(first: int, last: int, factor: float) -> list[int]:
         raise ArgumentError(f"-b is {first}; expected at least 1 byte.")
     if last < first:
         raise ArgumentError(f"-e is {format_bytes(last)}, below -b, {format_bytes(first)}.")
-    if not factor > 1:
+    if not (factor > 1 and isfinite(factor)):
         raise ArgumentError(f"-f is {factor:g}; expected a factor above 1.")
     result = [first]
     exact = float(first)

@@ -22,7 +22,7 @@ import numpy as np
 from accl_py import __version__
 from accl_py.communicator import Communicator
 from accl_py.errors import AcclError, InvalidArgument
-from accl_py.launch import init
+from accl_py.launch import check_local_ranks, init
 from accl_py.perf import data, table
 from accl_py.perf.measure import Plan, Timed, check, prepare
 from accl_py.perf.sizes import COLLECTIVES, Shape, bandwidths, parse_size, progression
@@ -116,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         shape = _validate(options)
         if options.local_rank is None and not any(name in os.environ for name in _LAUNCHER):
+            check_local_ranks(options.ranks)
             return _start_ranks(words, options.ranks)
         return _run(options, shape)
     except InvalidArgument as error:

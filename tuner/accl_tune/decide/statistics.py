@@ -2,9 +2,9 @@
 
 The unit is the log gain of a pair, log(default time / candidate time): above 0 the candidate is
 faster, and -0.1 to 0.1 reads as -10 % to 10 %. As the order within each pair is random, the signs
-of the log gains are random where
-default and candidate do not differ, whatever the noise is like: heavy tails, drift and bursts that
-    span many pairs included. The signed-rank test rests on that alone.
+of the log gains are random where default and candidate do not differ, whatever the noise is like:
+heavy tails, drift and bursts that span many pairs included. The signed-rank test rests on that
+alone.
 """
 
 from __future__ import annotations

@@ -56,9 +56,9 @@ class Bench:
         self.control.broadcast(text)
         return self._execute(job)
 
-    def serve(self) -> None:
+    def serve(self, leave: Callable[[], bool] = lambda: False) -> None:
         """On the others: executes jobs until told to stop. Raises AcclError where no new
-        communicator can be made.
+        communicator can be made, or where one has ended and `leave` says that none is wanted.
         """
         while True:
             try:
@@ -67,6 +67,8 @@ class Bench:
                     return
                 self._execute(job)
             except AcclError:
+                if leave():
+                    raise
                 self.reconnect()
 
     def _receive(self) -> Job:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,7 +67,9 @@ def lead_launched(dtype: str) -> Iterator[Lead]:
 def serve_launched() -> None:
     """Any other rank: does what rank 0 says, until the end. Raises MeasureError."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to stop
-    _serve(_connect_launched)
+    asked: list[int] = []  # the launcher asks every rank; whoever has lost rank 0 then leaves
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    _serve(_connect_launched, lambda: bool(asked))
 
 
 def _bench(connect: Connect) -> Bench:
@@ -77,10 +79,10 @@ def _bench(connect: Connect) -> Bench:
         raise MeasureError(f"The ranks could not join: {error}") from error
 
 
-def _serve(connect: Connect) -> None:
+def _serve(connect: Connect, leave: Callable[[], bool] = lambda: False) -> None:
     bench = _bench(connect)
     try:
-        bench.serve()
+        bench.serve(leave)
     except AcclError as error:
         raise MeasureError(f"This rank could not go on: {error}") from error
     bench.close()
@@ -169,7 +171,8 @@ def main(arguments: list[str]) -> int:
     """One rank of a local run: DIRECTORY RANK RANKS PARENT."""
     directory, rank, ranks, parent = arguments
     _die_with(int(parent))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to stop
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the group; rank 0 decides when to stop
+        signal.signal(number, signal.SIG_IGN)
     try:
         _serve(_connect_files(directory, int(rank), int(ranks)))
     except MeasureError as error:

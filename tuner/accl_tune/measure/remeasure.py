@@ -69,7 +69,12 @@ def remeasure(
             order = [(RULES, first), (RULES, not first)]
             pairs[record.cell].extend(lead.pairs(record.cell, order, record.iterations))
     return [
-        _row(record.cell, ran[record.cell], record.cell in ruled, pairs[record.cell])
+        _row(
+            record.cell,
+            ran[record.cell],
+            record.cell in ruled and not record.runs_like_default(ran[record.cell]),
+            pairs[record.cell],
+        )
         for record in measured
     ]
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import exp, log
+from statistics import median
 
 from accl_tune.decide.verdicts import Level
 from accl_tune.evidence import Evidence, Remeasured
 from accl_tune.words import format_bytes
 
-__all__ = ["remeasured_table", "summary"]
+__all__ = ["remeasured_table", "state_change", "summary"]
 
 _HEAD = f"{'size':>8} {'default us':>12} {'tuned us':>12} {'ratio':>7}   {'95 % interval':<16} runs"
 _LOST = 0.98
 _BUSY_CORES = 0.25
+# The default's own times, then and now, so far apart in so large a share of the cells.
+_CHANGED_FACTOR = 1.5
+_CHANGED_SHARE = 0.25
 
 
 def remeasured_table(rows: Sequence[Remeasured]) -> str:
@@ -62,6 +66,32 @@ def _verdict(rows: Sequence[Remeasured]) -> Iterator[str]:
             f"Without: {len(plain)} cells, where both sides are the default: {_mean(plain):.3f} "
             f"in the mean, at most {exp(off):.3f} apart. So much is noise."
         )
+
+
+def state_change(evidence: Evidence) -> str:
+    """A sentence where the machine was not as it was in the sweep; empty where it was.
+
+    Told by the default alone, which both runs timed: a neighbour that came or went changes it, and
+    may change which choice is the fastest.
+    """
+    ratios = []
+    for row in evidence.remeasured:
+        record = evidence.records.get(row.cell)
+        trials = record.trials if record else []
+        then = [
+            pair.default_us for trial in trials for pair in (*trial.screening, *trial.confirming)
+        ]
+        if then:
+            ratios.append(row.default_us / median(then))
+    changed = [ratio for ratio in ratios if abs(log(ratio)) > log(_CHANGED_FACTOR)]
+    if len(changed) <= _CHANGED_SHARE * len(ratios):
+        return ""
+    return (
+        f"The machine was not as it was in the sweep: in {len(changed)} of {len(ratios)} cells the "
+        f"default itself took {min(changed):.2f} to {max(changed):.2f} times as long. Rules that "
+        "were measured beside a busy neighbour may lose without it, and the other way round: sweep "
+        "again when the machine is quiet."
+    )
 
 
 def summary(evidence: Evidence) -> str:
