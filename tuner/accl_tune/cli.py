@@ -306,8 +306,8 @@ def _check_memory(largest: int, ranks: int) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise ArgumentError(
-            f"-e is {format_bytes(largest)}, for which {ranks} ranks need {needed / 2**30:.3g} GiB; "
-            f"this machine has {there / 2**30:.3g} GiB. Choose a smaller size."
+            f"For sizes of {format_bytes(largest)} {ranks} ranks need {needed / 2**30:.3g} GiB; "
+            f"this machine has {there / 2**30:.3g} GiB. Choose a smaller -e."
         )
 
 

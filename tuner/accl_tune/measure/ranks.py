@@ -68,8 +68,14 @@ def serve_launched() -> None:
     """Any other rank: does what rank 0 says, until the end. Raises MeasureError."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when to stop
     asked: list[int] = []  # the launcher asks every rank; whoever has lost rank 0 then leaves
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
-    _serve(_connect_launched, lambda: bool(asked))
+
+    def connect(name: str, rules: Rules) -> Communicator:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # rank 0 may never come
+        communicator = _connect_launched(name, rules)
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+        return communicator
+
+    _serve(connect, lambda: bool(asked))
 
 
 def _bench(connect: Connect) -> Bench:
