@@ -74,6 +74,7 @@ class Machine:
     aliases: Callable[[Cell], tuple[Choice, ...]] = lambda cell: ()
     wrong: dict[Choice, str] = field(default_factory=dict)
     failing: dict[Choice, int] = field(default_factory=dict)  # after so many pairs
+    pids: tuple[int, ...] = ()
     now: float = 0.0
     timed: int = 0
 

@@ -251,19 +251,20 @@ def _record(entry: Entry) -> CellRecord:
     )
 
 
-_NUMBERS = ("pairs", "gain", "low", "high", "p", "adjusted_p")
+_NUMBERS = ("gain", "low", "high", "p", "adjusted_p")
 
 
 def _verdict_json(verdict: Verdict) -> Entry:
     return {
         "level": verdict.level.value,
         "why": verdict.why,
+        "pairs": verdict.pairs,
         **{name: float(f"{getattr(verdict, name):.6g}") for name in _NUMBERS},
     }
 
 
 def _verdict(record: CellRecord, entry: Entry) -> Verdict:
-    numbers = {name: float(entry[name]) for name in _NUMBERS[1:]}
+    numbers = {name: float(entry[name]) for name in _NUMBERS}
     return Verdict(
         record.cell,
         record.finalist,

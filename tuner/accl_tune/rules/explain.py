@@ -30,8 +30,8 @@ class Query:
     def __str__(self) -> str:
         uneven = ", uneven" if self.uneven else ""
         return (
-            f"{self.collective} of {format_bytes(self.bytes)} on {self.ranks} ranks, "
-            f"{self.nodes} node{'s' if self.nodes != 1 else ''}, engine {self.engine}{uneven}"
+            f"{self.collective} of {format_bytes(self.bytes)} on {_count(self.ranks, 'rank')}, "
+            f"{_count(self.nodes, 'node')}, engine {self.engine}{uneven}"
         )
 
 
@@ -90,6 +90,10 @@ def _range(rule: Any) -> str:
     return f"whose range, {sizes}, holds the size, and whose ranks and nodes fit"
 
 
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def _misses(row: Any, query: Query) -> str:
     """Why a row does not match."""
     reasons = []
@@ -99,9 +103,9 @@ def _misses(row: Any, query: Query) -> str:
         high = "any" if row.max_bytes is None else str(row.max_bytes)
         reasons.append(f"sizes {row.min_bytes} to {high}")
     if row.ranks not in (-1, query.ranks):
-        reasons.append(f"{row.ranks} ranks")
+        reasons.append(_count(row.ranks, "rank"))
     if row.nodes not in (-1, query.nodes):
-        reasons.append(f"{row.nodes} nodes")
+        reasons.append(_count(row.nodes, "node"))
     return f"line {row.line} is for {', '.join(reasons) or 'other calls'}"
 
 
@@ -139,7 +143,7 @@ def _evidence_lines(evidence: Evidence, query: Query) -> Iterator[str]:
     parameters = evidence.header["parameters"]
     measured = (parameters["ranks"], parameters["nodes"])
     if query.engine != "cpu" or (query.ranks, query.nodes) != measured:
-        shape = f"{measured[0]} ranks and {measured[1]} nodes"
+        shape = f"{_count(measured[0], 'rank')} and {_count(measured[1], 'node')}"
         yield f"  evidence: measured on {shape}, and says nothing of this call"
         return
     records = [
