@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from accl_py import Rules
-from accl_py.errors import AcclError, InvalidArgument, RulesError
-from accl_py.launch import check_local_ranks
+from accl_py.errors import AcclError, RulesError
 
 from accl_tune import __version__
 from accl_tune.decide.screening import Screening
