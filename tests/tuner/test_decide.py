@@ -282,3 +282,53 @@ def test_rules_cover_the_strong_and_nothing_unshown(cells):
     for interval in found:
         assert interval.min_bytes <= interval.cells[0].bytes
         assert interval.cells[-1].bytes <= interval.max_bytes
+
+
+@st.composite
+def measured(draw):
+    """Cells of one collective as a sweep leaves them: default, its aliases, gains, a finalist.
+
+    As with the real defaults, what the default is may change between two sizes.
+    """
+    choices = [DIRECT, RING, RING_BIG, TREE]
+    records = []
+    for index in range(draw(st.integers(1, 8))):
+        default = draw(st.sampled_from([DIRECT, TREE]))
+        others = [choice for choice in choices if choice != default]
+        same = draw(st.sets(st.sampled_from(others), max_size=2))
+        rivals = [choice for choice in others if choice not in same]
+        trials = [
+            Trial(Candidate(rivals[0], tuple(rivals[1:])))
+        ]  # they run alike, or each for itself
+        if draw(st.booleans()):
+            trials = [Trial(Candidate(choice)) for choice in rivals]
+        for trial in trials:
+            gain = draw(st.sampled_from([0.6, 0.95, 1.0, 1.02, 1.04, 1.3]))
+            trial.screening = pairs(gain, 4, 0.01, index)
+            trial.confirming = pairs(gain, draw(st.sampled_from([0, 5, 24])), 0.01, index + 99)
+        record = CellRecord(Cell("all_reduce", 64 << (2 * index)), default, tuple(same), trials)
+        record.finalist = draw(
+            st.sampled_from([None, *(trial.candidate.choice for trial in trials)])
+        )
+        records.append(record)
+    return records
+
+
+@given(measured())
+@settings(max_examples=300, deadline=None)
+def test_no_rule_reaches_a_measured_size_where_its_choice_is_not_as_good_as_the_default(records):
+    verdicts = {verdict.cell: verdict for verdict in judge(records, Proof())}
+    for interval in build_intervals(records, verdicts):
+        for one in records:
+            if not interval.min_bytes <= one.cell.bytes <= interval.max_bytes:
+                continue
+            assert one.cell in interval.cells
+            if one.runs_like_default(interval.choice):
+                continue
+            trial = one.trial(interval.choice)
+            assert trial is not None
+            assert not trial.wrong
+            shown = verdicts[one.cell]
+            assert shown.choice in trial.candidate.choices
+            assert shown.gain >= 1.01
+            assert shown.p <= 0.05

@@ -175,7 +175,7 @@ class Lead:
     def _complaint(self, count: float) -> str:
         if math.isinf(count):
             return f"the engine refuses it: {self._bench.refusal or 'on another rank'}"
-        return f"{count:.0f} wrong elements" if count else ""
+        return f"{count:.0f} wrong element{'s' if count > 1 else ''}" if count else ""
 
     def seconds(self, cell: Cell, side: Side, iterations: int) -> float:
         """The time of a batch of so many calls, of the slowest rank."""
