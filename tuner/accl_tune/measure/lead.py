@@ -26,6 +26,11 @@ class _Rules:
 DEFAULT = None
 RULES = _Rules()
 
+# A pair takes so many turns, and of each side the best one counts. A neighbour that takes a core
+# for some milliseconds spoils a turn and not the pair; as both sides have as many turns, neither is
+# favoured.
+_TURNS = 4
+
 # One side of a comparison: None is the call with no forced choice.
 Side = Choice | _Rules | None
 
@@ -195,18 +200,26 @@ class Lead:
         return [pair for entry in order for pair in self.pairs(cell, [entry], iterations)]
 
     def _pairs(self, cell: Cell, order: Sequence[tuple[Side, bool]], iterations: int) -> list[Pair]:
+        turns = min(_TURNS, iterations)
+        calls = iterations // turns
         sides: list[Side] = [DEFAULT]
         runs: list[int] = []
         for side, default_first in order:
             if side not in sides:
                 sides.append(side)
             index = sides.index(side)
-            runs.extend((0, index) if default_first else (index, 0))
-        job = self._job("time", cell, sides, order=runs, iterations=iterations)
-        times = [1e6 * seconds / iterations for seconds in self._run(job, sides)]
+            there = (0, index) if default_first else (index, 0)
+            for turn in range(turns):  # there and back again, so that a drift meets both alike
+                runs.extend(there if turn % 2 == 0 else there[::-1])
+        job = self._job("time", cell, sides, order=runs, iterations=calls)
+        times = iter(1e6 * seconds / calls for seconds in self._run(job, sides))
         result = []
-        for number, (_, default_first) in enumerate(order):
-            first, second = times[2 * number : 2 * number + 2]
+        for _, default_first in order:
+            best = [math.inf, math.inf]  # of who began, of who came second
+            for turn in range(turns):
+                for one in (0, 1) if turn % 2 == 0 else (1, 0):
+                    best[one] = min(best[one], next(times))
+            first, second = best
             result.append(
                 Pair(first, second, True) if default_first else Pair(second, first, False)
             )
