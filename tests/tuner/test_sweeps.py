@@ -32,7 +32,10 @@ LAUNCHED = ("OMPI_", "PMI", "PRTE", "SLURM_", "TORCHELASTIC", "MASTER_")
 
 def environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHED)}
-    return {**kept, "PYTHONPATH": os.pathsep.join(HOMES), "OMP_NUM_THREADS": "1"}
+    homes = os.pathsep.join(HOMES)
+    # A killed lead cannot clear its folder away; it goes with the tests' own.
+    folder = os.environ["ACCL_TRACE_DIR"]
+    return {**kept, "PYTHONPATH": homes, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
 
 
 def command(*words: object) -> list[str]:
