@@ -17,7 +17,9 @@ struct Environment {
   std::string rules;               // ACCL_RULES: path of a rules file; empty: the defaults
   std::string
       host_id;  // ACCL_HOSTID: which host this process is on; empty: boot id and network namespace
-  std::string trace_dir;  // ACCL_TRACE_DIR: where traces go on a timeout; empty: TMPDIR or /tmp
+  std::string trace_dir;     // ACCL_TRACE_DIR: where traces go on a timeout; empty: TMPDIR or /tmp
+  std::string rules_digest;  // ACCL_RULES_DIGEST: what the rules must be, for NCCL's tuner plugin
+  bool nccl_shows_warnings = false;  // NCCL_DEBUG asks NCCL's logger for warnings
 };
 
 struct EnvironmentVariable {

@@ -1,6 +1,7 @@
 #include "accl/environment.h"
 
 #include <array>
+#include <cctype>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -14,7 +15,7 @@ namespace accl {
 
 namespace {
 
-constexpr std::array<EnvironmentVariable, 4> kTable = {{
+constexpr std::array<EnvironmentVariable, 5> kTable = {{
     {"ACCL_LOG", "warn", "debug, info, warn, error",
      "The least level of the log lines written to stderr."},
     {"ACCL_RULES", "", "path of a rules file",
@@ -27,11 +28,20 @@ constexpr std::array<EnvironmentVariable, 4> kTable = {{
     {"ACCL_TRACE_DIR", "", "path of a directory",
      "Where a communicator writes its trace on a timeout or when a peer is lost. Unset: TMPDIR, "
      "else /tmp."},
+    {"ACCL_RULES_DIGEST", "", "a digest of 16 hexadecimal digits",
+     "What the digest of ACCL_RULES must be on every rank; NCCL's tuner plugin makes no "
+     "communicator where it is another. Unset: only the ranks of one host compare their rules."},
 }};
 
 std::string read(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+// NCCL's levels from which on it writes warnings; it reads them in any case.
+bool shows_warnings(std::string level) {
+  for (char& c : level) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return level == "WARN" || level == "INFO" || level == "ABORT" || level == "TRACE";
 }
 
 LogLevel log_level(const std::string& value) {
@@ -53,6 +63,8 @@ Environment read_all() {
   e.trace_dir = read("ACCL_TRACE_DIR");
   if (e.trace_dir.empty()) e.trace_dir = read("TMPDIR");
   if (e.trace_dir.empty()) e.trace_dir = "/tmp";
+  e.rules_digest = read("ACCL_RULES_DIGEST");
+  e.nccl_shows_warnings = shows_warnings(read("NCCL_DEBUG"));
   return e;
 }
 
