@@ -107,6 +107,23 @@ Board::Board(std::uint64_t communicator) {
                     EAGAIN);
 }
 
+// Maps the page, which has its name as long as `locked` is. Not through `locked` itself: a mapping
+// holds the open file description, and a forked child's copy of it would hold the lock on.
+Board::Page* Board::map_page(int locked) {
+  // Backed now: a full /dev/shm is an error here and not a SIGBUS later.
+  int code = EINTR;
+  while (code == EINTR) code = ::posix_fallocate(locked, 0, kBytes);
+  if (code != 0) fail("A page of shared memory could not be had from /dev/shm", code);
+  const int fd = ::shm_open(name_.c_str(), O_RDWR | O_CLOEXEC, 0);
+  if (fd < 0) fail(concat("The shared memory '", name_, "' could not be opened again"), errno);
+  void* memory =
+      ::mmap(nullptr, static_cast<std::size_t>(kBytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const int reason = errno;
+  ::close(fd);
+  if (memory == MAP_FAILED) fail("A page of shared memory could not be mapped", reason);
+  return static_cast<Page*>(memory);
+}
+
 // False where somebody is just removing or wiping the page: then it is tried again.
 bool Board::try_open() {
   const int fd = ::shm_open(name_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
@@ -116,18 +133,12 @@ bool Board::try_open() {
     ::close(fd);
     return false;
   }
-  // Backed now: a full /dev/shm is an error here and not a SIGBUS later.
-  int code = EINTR;
-  while (code == EINTR) code = ::posix_fallocate(fd, 0, kBytes);
-  void* memory = code != 0 ? MAP_FAILED
-                           : ::mmap(nullptr, static_cast<std::size_t>(kBytes),
-                                    PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) {
-    const int reason = code != 0 ? code : errno;
+  try {
+    page_ = map_page(fd);
+  } catch (...) {
     ::close(fd);
-    fail("A page of shared memory could not be had from /dev/shm", reason);
+    throw;
   }
-  page_ = static_cast<Page*>(memory);
   if (alone) {  // new, or left by ranks that are gone
     page_->digest = 0;
     page_->other = 0;

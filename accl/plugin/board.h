@@ -46,6 +46,7 @@ class Board {
   int fd_ = -1;
   Page* page_ = nullptr;
   bool try_open();
+  Page* map_page(int locked);
   void leave() noexcept;
 };
 
