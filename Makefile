@@ -34,6 +34,7 @@ test: build
 	cmake --build build/test
 	ACCL_LOG=error build/test/accl_unit_tests
 	ACCL_LOG=error build/test/accl_contract_tests
+	ACCL_LOG=error build/test/accl_plugin_tests
 	$(PYTHON) -m pytest -q $(wildcard tests/tools tests/python tests/perf tests/tuner tests/plugin tests/python_torch)
 
 # Format, lint, types, dependency rules, generated docs.
@@ -47,7 +48,7 @@ sanitize: $(VENV)/ready
 	set -e; for preset in asan tsan; do \
 	  cmake --preset $$preset -G Ninja; \
 	  cmake --build --preset $$preset; \
-	  for tests in unit contract; do ACCL_LOG=error setarch -R build/$$preset/accl_$${tests}_tests; done; \
+	  for tests in unit contract plugin; do ACCL_LOG=error setarch -R build/$$preset/accl_$${tests}_tests; done; \
 	done
 
 clean:
