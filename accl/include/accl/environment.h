@@ -19,6 +19,8 @@ struct Environment {
       host_id;  // ACCL_HOSTID: which host this process is on; empty: boot id and network namespace
   std::string trace_dir;     // ACCL_TRACE_DIR: where traces go on a timeout; empty: TMPDIR or /tmp
   std::string rules_digest;  // ACCL_RULES_DIGEST: what the rules must be, for NCCL's tuner plugin
+  std::string nccl_library;  // ACCL_NCCL_LIBRARY: path of libnccl; empty: the one that is found
+  std::string cuda_library;  // ACCL_CUDA_LIBRARY: path of the CUDA driver; empty: libcuda.so.1
   bool nccl_shows_warnings = false;  // NCCL_DEBUG asks NCCL's logger for warnings
 };
 

@@ -15,7 +15,7 @@ namespace accl {
 
 namespace {
 
-constexpr std::array<EnvironmentVariable, 5> kTable = {{
+constexpr std::array<EnvironmentVariable, 7> kTable = {{
     {"ACCL_LOG", "warn", "debug, info, warn, error",
      "The least level of the log lines written to stderr."},
     {"ACCL_RULES", "", "path of a rules file",
@@ -31,6 +31,11 @@ constexpr std::array<EnvironmentVariable, 5> kTable = {{
     {"ACCL_RULES_DIGEST", "", "a digest of 16 hexadecimal digits",
      "What the digest of ACCL_RULES must be on every rank; NCCL's tuner plugin makes no "
      "communicator where it is another. Unset: only the ranks of one host compare their rules."},
+    {"ACCL_NCCL_LIBRARY", "", "path of a library",
+     "The libnccl to use where the process holds none yet. Unset: that of the nvidia-nccl wheel, "
+     "else the system's."},
+    {"ACCL_CUDA_LIBRARY", "", "path of a library",
+     "The CUDA driver to use, for tests. Unset: libcuda.so.1."},
 }};
 
 std::string read(const char* name) {
@@ -64,6 +69,8 @@ Environment read_all() {
   if (e.trace_dir.empty()) e.trace_dir = read("TMPDIR");
   if (e.trace_dir.empty()) e.trace_dir = "/tmp";
   e.rules_digest = read("ACCL_RULES_DIGEST");
+  e.nccl_library = read("ACCL_NCCL_LIBRARY");
+  e.cuda_library = read("ACCL_CUDA_LIBRARY");
   e.nccl_shows_warnings = shows_warnings(read("NCCL_DEBUG"));
   return e;
 }
