@@ -71,6 +71,8 @@ Environment read_all() {
   e.rules_digest = read("ACCL_RULES_DIGEST");
   e.nccl_library = read("ACCL_NCCL_LIBRARY");
   e.cuda_library = read("ACCL_CUDA_LIBRARY");
+  e.nccl_host_id = read("NCCL_HOSTID");
+  e.nccl_shares_gpus = read("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
   e.nccl_shows_warnings = shows_warnings(read("NCCL_DEBUG"));
   return e;
 }

@@ -124,6 +124,19 @@ class Current {
   bool changed_ = false;
 };
 
+// Lets this thread make calls, for a scope, that would else spoil a capture into a graph that goes on
+// anywhere in the process (asking an event, say).
+class RelaxedCapture {
+ public:
+  RelaxedCapture() noexcept { table().exchange_capture_mode(&mode_); }
+  ~RelaxedCapture() { table().exchange_capture_mode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int mode_ = kCaptureRelaxed;
+};
+
 // The primary context of a device; kept for the life of the process. Throws InvalidArgument for an
 // ordinal that does not exist ("device 3; this process sees 1 device ...").
 Context primary_context(int ordinal);
