@@ -72,6 +72,12 @@ std::optional<std::string> Bulletin::wait_for_answer(const std::string& number, 
   return get(concat("answer/", number, "/", rank), timeout);
 }
 
+void Bulletin::leave() noexcept { set(concat("left/", rank_), "yes"); }
+
+bool Bulletin::has_left(int rank) noexcept {
+  return get(concat("left/", rank), Milliseconds{10}).has_value();
+}
+
 Milliseconds Bulletin::interval() const noexcept {
   return std::min(Milliseconds{1000} * std::max(1, size_ / kRanksASecond), kLongest);
 }

@@ -35,6 +35,9 @@ class Bulletin {
   std::optional<std::string> wait_for_answer(const std::string& number, int rank,
                                              Milliseconds timeout) noexcept;
 
+  void leave() noexcept;  // says that this rank has left in peace
+  bool has_left(int rank) noexcept;
+
   // How often the notice should be read: seldom where there are many ranks.
   Milliseconds interval() const noexcept;
 

@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "accl/environment.h"
 #include "accl/error.h"
 #include "base/text.h"
 #include "communicator/core.h"
 #include "communicator/handshake.h"
+#include "communicator/rules_of.h"
 
 namespace accl {
 
@@ -40,32 +40,11 @@ class Handle final : public Communicator {
   std::shared_ptr<Core> core_;
 };
 
-void check(int rank, int size, const CommunicatorOptions& options) {
-  if (size < 1)
-    throw InvalidArgument(concat("size ", size, "; expected the number of ranks, at least 1."));
-  if (rank < 0 || rank >= size)
-    throw InvalidArgument(
-        concat("rank ", rank, "; expected 0 to ", size - 1, " for size ", size, "."));
-  if (options.timeout <= Milliseconds::zero()) {
-    throw InvalidArgument(
-        concat("timeout ", options.timeout.count(), " ms; expected more than 0."));
-  }
-  if (options.name.empty())
-    throw InvalidArgument("The communicator's name is empty; expected at least one character.");
-}
-
-std::shared_ptr<const Rules> rules_of(const CommunicatorOptions& options) {
-  if (options.rules != nullptr) return options.rules;
-  const std::string& path = options.rules_file.empty() ? environment().rules : options.rules_file;
-  if (path.empty()) return {std::shared_ptr<const Rules>{}, &Rules::defaults()};
-  return std::make_shared<const Rules>(Rules::load(path));
-}
-
 }  // namespace
 
 std::shared_ptr<Communicator> Communicator::create(Store& store, int rank, int size,
                                                    const CommunicatorOptions& options) {
-  check(rank, size, options);
+  check_membership(rank, size, options);
   std::shared_ptr<const Rules> rules;
   try {
     rules = rules_of(options);

@@ -311,17 +311,25 @@ void Engine::check(Result result, const char* what) {
   if (result != kSuccess) fail(result, what);
 }
 
+namespace {
+
+// Throws InvalidArgument for what NCCL cannot do, before anything of a call or group is enqueued.
+void require_possible(const Call& call) {
+  if (!is_reduction(call.collective)) return;
+  if (reduced(call.dtype, call.op).scaled) scalar_of(call.factor, call.dtype);
+}
+
+}  // namespace
+
 void Engine::enqueue(const Call& call, driver::Stream stream, void* scratch) {
   wait_until_ready();
-  if (is_reduction(call.collective)) reduced(call.dtype, call.op);  // refused before it starts
+  require_possible(call);
   put(call, stream, scratch);
 }
 
 void Engine::enqueue_group(const std::vector<Call>& calls, driver::Stream stream, void* scratch) {
   wait_until_ready();
-  for (const Call& call : calls) {
-    if (is_reduction(call.collective)) reduced(call.dtype, call.op);
-  }
+  for (const Call& call : calls) require_possible(call);
   Group group;
   for (const Call& call : calls) put(call, stream, scratch);
   check(group.end(), "ncclGroupEnd");
