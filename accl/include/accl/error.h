@@ -22,6 +22,12 @@ class InvalidArgument : public Error {
   using Error::Error;
 };
 
+// The ranks are on several hosts, where the engine connects ranks of one host only.
+class SeveralHostsError : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
 // A rules file cannot be read or is wrong; the message carries file, line, value and accepted
 // values.
 class RulesError : public InvalidArgument {

@@ -192,7 +192,7 @@ class Joining {
     std::set<std::string> hosts;
     for (const Card& card : cards) hosts.insert(card.host);
     if (hosts.size() > 1) {
-      throw InvalidArgument(concat(
+      throw SeveralHostsError(concat(
           "The ranks of communicator '", name_, "' are on ", hosts.size(),
           " hosts, but the CPU engine connects ranks of one host only in this version "
           "(hosts are told apart by ACCL_HOSTID, by default boot id and network namespace)."));

@@ -21,12 +21,16 @@ std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::S
   CommunicatorOptions made;
   made.timeout = options.timeout;
   if (!options.group_name.empty()) made.name = options.group_name;
-  return with_torch_errors("init", [&] {
+  try {
     if (!options.rules.empty())
       made.rules = std::make_shared<const Rules>(Rules::load(options.rules));
     TorchStore keys(store);
     return Communicator::create(keys, rank, size, made);
-  });
+  } catch (const SeveralHostsError&) {
+    throw;
+  } catch (const Error&) {
+    std::rethrow_exception(as_torch_error(std::current_exception(), "init"));
+  }
 }
 
 // Tags of monitoredBarrier count up from the smallest number, far from those that programs use.
@@ -40,20 +44,29 @@ std::string joined(const std::vector<int>& ranks) {
 
 }  // namespace
 
-struct BackendACCL::Batch {
-  std::vector<Call> calls;                              // sends and receives, not posted yet
-  std::vector<std::shared_ptr<Operation>> transfers;    // of `calls`, in order
-  std::vector<std::shared_ptr<Operation>> collectives;  // posted already
-};
-
 BackendACCL::BackendACCL(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                          c10::intrusive_ptr<GroupOptions> options)
     : c10d::Backend(rank, size),
-      communicator_(make_communicator(store, rank, size, *options)),
       options_(std::move(options)),
-      split_child_(c10::intrusive_ptr<c10d::Backend>()) {}
+      device_side_(std::make_unique<DeviceSide>(store, rank, size, options_)),
+      split_child_(c10::intrusive_ptr<c10d::Backend>()) {
+  try {
+    communicator_ = make_communicator(store, rank, size, *options_);
+  } catch (const SeveralHostsError&) {  // on every rank; NCCL may well connect them
+    cpu_fault_ = as_torch_error(std::current_exception(), "cpu");
+  }
+}
 
 BackendACCL::~BackendACCL() = default;
+
+Communicator& BackendACCL::communicator() const {
+  if (communicator_ == nullptr) std::rethrow_exception(cpu_fault_);
+  return *communicator_;
+}
+
+void BackendACCL::eagerConnectSingleDevice(at::Device device) {
+  if (device.is_cuda()) device_side_->connect(device);
+}
 
 c10::intrusive_ptr<GroupOptions> BackendACCL::options_copy() const {
   const std::lock_guard lock(mutex_);
@@ -66,6 +79,7 @@ c10::intrusive_ptr<c10d::Backend::Options> BackendACCL::getBackendOptions() {
 }
 
 c10::intrusive_ptr<c10d::Work> BackendACCL::launch(Request request) {
+  if (!request.staging.device().is_cpu()) return launch_device(std::move(request));
   const bool transfer = c10d::isP2POp(request.type);
   const auto sequence = transfer ? ++transfers_ : ++collectives_;
   Batch* batch = current_batch();
@@ -91,7 +105,7 @@ void BackendACCL::post(const std::vector<Call>& calls, Operation& operation) {
   std::vector<std::shared_ptr<Work>> works;
   works.reserve(calls.size());
   try {
-    for (const auto& call : calls) works.push_back(communicator_->post(call));
+    for (const auto& call : calls) works.push_back(communicator().post(call));
   } catch (const Error&) {
     const auto error = as_torch_error(std::current_exception(), operation.call());
     operation.bind(std::move(works));  // those under way still need their memory
@@ -125,6 +139,12 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::endCoalescing() {
     batches_.erase(found);
     open_batches_.store(batches_.size());
   }
+  if (!batch->device_calls.empty()) {
+    TORCH_CHECK(batch->calls.empty() && batch->collectives.empty(),
+                "accl coalesced: tensors of the CPU and of ", batch->device->str(),
+                " are in one block; expected all on one device.");
+    return end_device_batch(*batch);
+  }
   std::vector<std::shared_ptr<Operation>> children = batch->collectives;
   children.insert(children.end(), batch->transfers.begin(), batch->transfers.end());
   std::vector<at::Tensor> results;
@@ -141,7 +161,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::endCoalescing() {
   }
   if (!batch->calls.empty()) {
     try {
-      works.push_back(communicator_->post_group(batch->calls));
+      works.push_back(communicator().post_group(batch->calls));
     } catch (const Error&) {
       const auto error = as_torch_error(std::current_exception(), "coalesced");
       for (const auto& transfer : batch->transfers) transfer->fail(error);
@@ -156,8 +176,17 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::endCoalescing() {
 c10::intrusive_ptr<c10d::Backend> BackendACCL::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
+  // Torch calls this on every rank of the group, also on those that are not in `ranks`.
   const auto self = std::find(ranks.begin(), ranks.end(), rank_);
-  if (self == ranks.end()) return nullptr;
+  if (self == ranks.end()) {
+    const std::string name = opts ? opts->group_name : std::string{};
+    {
+      const std::lock_guard lock(mutex_);
+      if (!name.empty() && std::exchange(left_out_name_, name) == name) return nullptr;
+    }
+    device_side_->split(-1, 0, *options_);
+    return nullptr;
+  }
   auto options = opts ? copy_of(*opts) : options_copy();
   {
     const std::lock_guard lock(mutex_);
@@ -175,6 +204,9 @@ c10::intrusive_ptr<c10d::Backend> BackendACCL::split(
   }
   auto child = c10::make_intrusive<BackendACCL>(store, static_cast<int>(self - ranks.begin()),
                                                 static_cast<int>(ranks.size()), options);
+  // The colours are disjoint, so the first rank of each tells it from the others.
+  if (auto part = device_side_->split(ranks.front(), static_cast<int>(self - ranks.begin()), *options))
+    child->device_side_->adopt(std::move(part));
   const std::lock_guard lock(mutex_);
   split_name_ = options->group_name;
   split_child_ = c10::weak_intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Backend>(child));
@@ -184,13 +216,17 @@ c10::intrusive_ptr<c10d::Backend> BackendACCL::split(
 void BackendACCL::setTimeout(std::chrono::milliseconds timeout) {
   TORCH_CHECK(timeout.count() > 0, "accl set_timeout: got ", timeout.count(),
               " ms, expected more than 0.");
-  communicator_->set_timeout(timeout);
+  if (communicator_) communicator_->set_timeout(timeout);
+  for (const auto& device : device_side_->all()) device->set_timeout(timeout);
   const std::lock_guard lock(mutex_);
   options_->timeout = timeout;
 }
 
 c10d::ErrorType BackendACCL::getError() {
-  const auto error = communicator_->error();
+  auto error = communicator_ ? communicator_->error() : nullptr;
+  for (const auto& device : device_side_->all()) {
+    if (!error) error = device->error();
+  }
   if (!error) return c10d::ErrorType::SUCCESS;
   try {
     std::rethrow_exception(error);
@@ -204,21 +240,27 @@ c10d::ErrorType BackendACCL::getError() {
 }
 
 void BackendACCL::abort() {
-  communicator_->abort("abort() was called on rank " + std::to_string(rank_));
+  const std::string why = "abort() was called on rank " + std::to_string(rank_);
+  for (const auto& device : device_side_->all()) device->abort(why);
+  if (communicator_) communicator_->abort(why);
 }
 
 void BackendACCL::shutdown() {
-  try {
-    communicator_->shutdown();
-  } catch (const Error& e) {
-    // Who destroys a group after a fault has seen the fault already.
-    TORCH_WARN("accl: shutdown of group \"", communicator_->name(), "\" on rank ", rank_, ": ",
-               e.what());
-  }
+  const auto leave = [this](auto& communicator) {
+    try {
+      communicator.shutdown();
+    } catch (const Error& e) {
+      // Who destroys a group after a fault has seen the fault already.
+      TORCH_WARN("accl: shutdown of group \"", communicator.name(), "\" on rank ", rank_, ": ",
+                 e.what());
+    }
+  };
+  for (const auto& device : device_side_->all()) leave(*device);
+  if (communicator_) leave(*communicator_);
 }
 
 void BackendACCL::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const auto timeout = opts.timeout.count() < 0 ? communicator_->timeout() : opts.timeout;
+  const auto timeout = opts.timeout.count() < 0 ? communicator().timeout() : opts.timeout;
   TORCH_CHECK_WITH(DistBackendError, timeout.count() > 0, "accl: Rank ", rank_,
                    " timed out in monitoredBarrier after ", timeout.count(), " ms.");
   const int tag = kFirstMonitoredTag + monitored_barriers_++;

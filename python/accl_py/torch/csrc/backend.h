@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -17,6 +18,8 @@
 #include <vector>
 
 #include "accl/communicator.h"
+#include "device_side.h"
+#include "device_work.h"
 #include "options.h"
 #include "request.h"
 #include "tensors.h"
@@ -108,15 +111,36 @@ class BackendACCL : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
-  Communicator& communicator() const { return *communicator_; }
+  // Makes the communicator of a GPU now, on every rank, rather than at the first call.
+  void eagerConnectSingleDevice(at::Device device) override;
+
+  // The CPU communicator. Throws where the ranks are on several hosts.
+  Communicator& communicator() const;
+
+  // That of the GPU; null before the first call with CUDA tensors.
+  std::shared_ptr<DeviceCommunicator> device_communicator() const { return device_side_->made(); }
 
  private:
-  struct Batch;  // what a thread has collected since startCoalescing()
+  // What a thread has collected since startCoalescing().
+  struct Batch {
+    std::vector<Call> calls;                              // sends and receives, not posted yet
+    std::vector<std::shared_ptr<Operation>> transfers;    // of `calls`, in order
+    std::vector<std::shared_ptr<Operation>> collectives;  // posted already
+    std::optional<c10::Device> device;                    // of the GPU's calls
+    std::vector<Call> device_calls;                       // not enqueued yet
+    std::vector<std::shared_ptr<DeviceOperation>> device_operations;
+  };
 
   // Posts the request, or puts it into the calling thread's batch.
   c10::intrusive_ptr<c10d::Work> launch(Request request);
   void post(const std::vector<Call>& calls, Operation& operation);
   Batch* current_batch();
+
+  // The same for tensors of a GPU (device_calls.cc).
+  c10::intrusive_ptr<c10d::Work> launch_device(Request request);
+  c10::intrusive_ptr<c10d::Work> device_barrier(const c10d::BarrierOptions& opts);
+  c10::intrusive_ptr<c10d::Work> end_device_batch(Batch& batch);
+  std::optional<c10::Device> barrier_device(const c10d::BarrierOptions& opts) const;
 
   // Each adds one engine call to the request (collectives.cc).
   void add_all_reduce(Request& request, const at::Tensor& tensor, const c10d::ReduceOp& op) const;
@@ -145,8 +169,10 @@ class BackendACCL : public c10d::Backend {
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
   std::size_t own() const { return static_cast<std::size_t>(rank_); }
 
-  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<Communicator> communicator_;  // null where cpu_fault_ says why
+  std::exception_ptr cpu_fault_;
   const c10::intrusive_ptr<GroupOptions> options_;
+  const std::unique_ptr<DeviceSide> device_side_;
   std::atomic<std::uint64_t> collectives_{0};
   std::atomic<std::uint64_t> transfers_{0};  // sends and receives
   std::atomic<int> monitored_barriers_{0};
@@ -157,6 +183,7 @@ class BackendACCL : public c10d::Backend {
   // The last child of split(): torch asks once for each device type of the group, and gets the same
   // child.
   std::string split_name_;
+  std::string left_out_name_;  // the same for a child that this rank is not in
   c10::weak_intrusive_ptr<c10d::Backend> split_child_;
 };
 

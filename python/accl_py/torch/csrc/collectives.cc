@@ -193,7 +193,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::broadcast(std::vector<at::Tensor>& t
   if (rank_ == call.root) {
     // The root only reads, but a tensor that others could not write to is refused here too: else
     // this rank would wait for ranks that have refused it.
-    require_dense_cpu(tensor, what);
+    require_dense(tensor, what);
     require_writable(tensor, what);
     call.input.data = request.staging.input(tensor, what);
     call.output = call.input;
@@ -211,7 +211,7 @@ void BackendACCL::add_all_reduce(Request& request, const at::Tensor& tensor,
   Call call;
   call.collective = Collective::kAllReduce;
   call.count = elements(tensor);
-  require_dense_cpu(tensor, request.tensor_name("tensor"));
+  require_dense(tensor, request.tensor_name("tensor"));
   set_reduction(call, request, tensor, op);
   call.output.data = request.staging.in_place(tensor, request.tensor_name("tensor"));
   call.input = call.output;
@@ -243,7 +243,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::reduce(std::vector<at::Tensor>& tens
   const auto& tensor = only(tensors, request);
   const auto what = request.tensor_name("tensor");
   check_root(opts.rootRank, request);
-  require_dense_cpu(tensor, what);
+  require_dense(tensor, what);
   require_writable(tensor, what);  // on every rank alike, as in broadcast
   Call call;
   call.collective = Collective::kReduce;
@@ -263,7 +263,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::reduce(std::vector<at::Tensor>& tens
 
 void BackendACCL::add_all_gather(Request& request, const at::Tensor& output,
                                  const at::Tensor& input) const {
-  require_dense_cpu(input, request.tensor_name("input"));
+  require_dense(input, request.tensor_name("input"));
   require_same_type(output, input, request.tensor_name("output"));
   require_elements(output, input.numel() * size_, request.tensor_name("output"),
                    "the input's elements times the number of ranks");
@@ -284,7 +284,7 @@ void BackendACCL::add_all_gather(Request& request, const at::Tensor& output,
 void BackendACCL::add_all_gather_list(Request& request, const std::vector<at::Tensor>& outputs,
                                       const at::Tensor& input) const {
   check_length(outputs.size(), request.tensor_name("the output list"));
-  require_dense_cpu(input, request.tensor_name("input"));
+  require_dense(input, request.tensor_name("input"));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     require_same_type(outputs[i], input, request.tensor_name(numbered("output", i)));
   }
@@ -367,7 +367,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::gather(std::vector<std::vector<at::T
   Request request(c10d::OpType::GATHER, "accl:gather", opts.timeout, opts.asyncOp);
   const auto& input = only(inputs, request);
   check_root(opts.rootRank, request);
-  require_dense_cpu(input, request.tensor_name("input"));
+  require_dense(input, request.tensor_name("input"));
   const auto type = moved_type(input.scalar_type());
   Call call;
   call.collective = Collective::kGather;
@@ -405,7 +405,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::scatter(std::vector<at::Tensor>& out
   Request request(c10d::OpType::SCATTER, "accl:scatter", opts.timeout, opts.asyncOp);
   const auto& output = only(outputs, request);
   check_root(opts.rootRank, request);
-  require_dense_cpu(output, request.tensor_name("output"));
+  require_dense(output, request.tensor_name("output"));
   const auto type = moved_type(output.scalar_type());
   Call call;
   call.collective = Collective::kScatter;
@@ -449,7 +449,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::reduce_scatter(
   const auto& output = only(outputs, request);
   const auto& list = only(inputs, request);
   check_length(list.size(), request.tensor_name("the input list"));
-  require_dense_cpu(output, request.tensor_name("output"));
+  require_dense(output, request.tensor_name("output"));
   for (std::size_t i = 0; i < list.size(); ++i) {
     require_same_type(list[i], output, request.tensor_name(numbered("input", i)));
   }
@@ -479,7 +479,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::reduce_scatter(
 
 void BackendACCL::add_reduce_scatter(Request& request, const at::Tensor& output,
                                      const at::Tensor& input, const c10d::ReduceOp& op) const {
-  require_dense_cpu(output, request.tensor_name("output"));
+  require_dense(output, request.tensor_name("output"));
   require_same_type(input, output, request.tensor_name("input"));
   require_elements(input, output.numel() * size_, request.tensor_name("input"),
                    "the output's elements times the number of ranks");
@@ -526,7 +526,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::alltoall_base(at::Tensor& output, at
                                                           std::vector<int64_t>& input_splits,
                                                           const c10d::AllToAllOptions& opts) {
   Request request(c10d::OpType::ALLTOALL_BASE, "accl:all_to_all", opts.timeout, opts.asyncOp);
-  require_dense_cpu(input, request.tensor_name("input"));
+  require_dense(input, request.tensor_name("input"));
   require_same_type(output, input, request.tensor_name("output"));
   const auto type = moved_type(input.scalar_type());
   auto sent = split_counts(input_splits, input, size_, request.tensor_name("input"));
@@ -560,7 +560,7 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::alltoall(std::vector<at::Tensor>& ou
   Request request(c10d::OpType::ALLTOALL, "accl:all_to_all", opts.timeout, opts.asyncOp);
   check_length(inputs.size(), request.tensor_name("the input list"));
   check_length(outputs.size(), request.tensor_name("the output list"));
-  require_dense_cpu(inputs.front(), request.tensor_name("input 0"));
+  require_dense(inputs.front(), request.tensor_name("input 0"));
   for (std::size_t i = 0; i < ranks(); ++i) {
     require_same_type(inputs[i], inputs.front(), request.tensor_name(numbered("input", i)));
     require_same_type(outputs[i], inputs.front(), request.tensor_name(numbered("output", i)));
@@ -633,8 +633,8 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::recvAnysource(std::vector<at::Tensor
                         tag);
 }
 
-// `device_ids` name GPUs, of which this build has none: the barrier is among processes.
 c10::intrusive_ptr<c10d::Work> BackendACCL::barrier(const c10d::BarrierOptions& opts) {
+  if (barrier_device(opts)) return device_barrier(opts);
   Request request(c10d::OpType::BARRIER, "accl:barrier", opts.timeout, opts.asyncOp);
   Call call;
   call.collective = Collective::kBarrier;

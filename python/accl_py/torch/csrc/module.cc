@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend.h"
+#include "device_work.h"
 #include "options.h"
 #include "work.h"
 
@@ -102,6 +103,27 @@ void bind_options(pybind11::module_& module) {
       .def_readwrite("rules", &GroupOptions::rules,
                      "Path of a rules file for this group; empty: the file that ACCL_RULES names, "
                      "else the defaults.")
+      .def_readwrite("is_high_priority_stream", &GroupOptions::is_high_priority_stream,
+                     "Asynchronous calls with CUDA tensors run on a stream of high priority.")
+      .def_readwrite("blocking", &GroupOptions::blocking,
+                     "False: making the CUDA part returns while NCCL still connects.")
+      .def_readwrite("min_channels", &GroupOptions::min_channels,
+                     "NCCL's least number of channels (minCTAs), 1 to 64; 0: NCCL's choice.")
+      .def_readwrite("max_channels", &GroupOptions::max_channels,
+                     "NCCL's largest number of channels (maxCTAs), 1 to 64; 0: NCCL's choice.")
+      .def_readwrite("cga_cluster_size", &GroupOptions::cga_cluster_size,
+                     "NCCL's cluster size, 0 to 8; -1: NCCL's choice.")
+      .def_readwrite("traffic_class", &GroupOptions::traffic_class,
+                     "The network's traffic class, 0 to 255; -1: NCCL's choice.")
+      .def_readwrite("network", &GroupOptions::network,
+                     "NCCL's network module (\"Socket\", \"IB\"); empty: NCCL's choice.")
+      .def_readwrite("split_share", &GroupOptions::split_share,
+                     "Groups that are split off share this one's NCCL resources.")
+      .def_readwrite("kernels", &GroupOptions::kernels,
+                     "Use ACCL-N's own CUDA kernels where the rules ask for them.")
+      .def_readwrite("on_fault", &GroupOptions::on_fault,
+                     "\"exit\": a fault of the CUDA part that no call has reported within 10 s ends "
+                     "the process, as torch's nccl does; \"raise\": the next call raises.")
       .def("__copy__", copy)
       .def("__deepcopy__",
            [copy](const GroupOptions& self, const pybind11::dict&) { return copy(self); });
@@ -119,6 +141,45 @@ void bind_work(pybind11::module_& module) {
           },
           "What the engine did: one dict for each engine call, with algorithm, protocol and "
           "traffic in bytes.");
+}
+
+void bind_device_work(pybind11::module_& module) {
+  using accl::adapter::DeviceWorkACCL;
+  pybind11::class_<DeviceWorkACCL, c10d::Work, GilReleasingPtr<DeviceWorkACCL>>(
+      module, "DeviceWorkACCL", "Handle on one call of the accl backend with CUDA tensors.")
+      .def(
+          "reports",
+          [](const DeviceWorkACCL& self) {
+            const auto report = self.report();
+            pybind11::dict dict;
+            dict["engine"] = std::string(accl::name_of(self.engine()));
+            dict["algorithm"] = report.algorithm;
+            dict["protocol"] = report.protocol;
+            pybind11::list list;
+            list.append(dict);
+            return list;
+          },
+          "A dict with engine (nccl or cuda), and algorithm and protocol where a rule gave them.");
+}
+
+pybind11::dict as_dict(const accl::DeviceStatistics& statistics) {
+  pybind11::dict dict;
+  dict["enqueued"] = statistics.enqueued;
+  dict["completed"] = statistics.completed;
+  dict["failed"] = statistics.failed;
+  dict["captured"] = statistics.captured;
+  dict["nccl_calls"] = statistics.nccl_calls;
+  dict["kernel_launches"] = statistics.kernel_launches;
+  return dict;
+}
+
+const accl::DeviceCommunicator& device_part(const BackendACCL& backend,
+                                            std::shared_ptr<accl::DeviceCommunicator>& held) {
+  held = backend.device_communicator();
+  TORCH_CHECK(held != nullptr,
+              "accl: the group has no CUDA part yet; it is made at the first call with CUDA "
+              "tensors, or by init_process_group(device_id=...).");
+  return *held;
 }
 
 void bind_backend(pybind11::module_& module) {
@@ -149,6 +210,27 @@ void bind_backend(pybind11::module_& module) {
           [](const BackendACCL& self) { return as_dict(self.communicator().statistics()); },
           "Counters of the group since it was made.")
       .def(
+          "device_statistics",
+          [](const BackendACCL& self) {
+            std::shared_ptr<accl::DeviceCommunicator> held;
+            return as_dict(device_part(self, held).statistics());
+          },
+          "Counters of the group's CUDA part since it was made.")
+      .def(
+          "kernels_unavailable",
+          [](const BackendACCL& self) {
+            std::shared_ptr<accl::DeviceCommunicator> held;
+            return device_part(self, held).kernels_unavailable();
+          },
+          "Why ACCL-N's own CUDA kernels are not used in this group; empty where they are.")
+      .def(
+          "device_trace_json",
+          [](const BackendACCL& self) {
+            std::shared_ptr<accl::DeviceCommunicator> held;
+            return device_part(self, held).trace_json();
+          },
+          NoGil(), "The last operations of the group's CUDA part as JSON.")
+      .def(
           "trace_json", [](const BackendACCL& self) { return self.communicator().trace_json(); },
           NoGil(), "The last operations of the group as JSON.");
 }
@@ -161,5 +243,6 @@ PYBIND11_MODULE(_backend, module) {
   pybind11::module_::import("torch._C._distributed_c10d");  // registers the base classes
   bind_options(module);
   bind_work(module);
+  bind_device_work(module);
   bind_backend(module);
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -137,14 +138,10 @@ DType reduced_type(at::ScalarType type, const std::string& call) {
   return *dtype;
 }
 
-void require_dense_cpu(const at::Tensor& tensor, const std::string& what) {
+void require_dense(const at::Tensor& tensor, const std::string& what) {
   TORCH_CHECK(tensor.defined(), what, " is an undefined tensor.");
-  TORCH_CHECK(!tensor.is_cuda(), what, " is on ", tensor.device().str(),
-              ", but this build of the accl backend moves CPU tensors only; use "
-              "\"cpu:accl,cuda:nccl\" as the "
-              "backend, or move the tensor with .cpu().");
-  TORCH_CHECK(tensor.device().is_cpu(), what, " is on ", tensor.device().str(),
-              ", expected a CPU tensor.");
+  TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), what, " is on ",
+              tensor.device().str(), ", expected a CPU or CUDA tensor.");
   TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_nested(), what, " has layout ",
               tensor.layout(), tensor.is_nested() ? " (nested)" : "",
               ", expected a dense strided tensor; convert it with .to_dense().");
@@ -161,22 +158,30 @@ void require_writable(const at::Tensor& tensor, const std::string& what) {
               "to it; pass .contiguous() or .clone().");
 }
 
+void Staging::place(const at::Tensor& tensor, const std::string& what) {
+  require_dense(tensor, what);
+  if (!placed_) device_ = tensor.device();
+  placed_ = true;
+  TORCH_CHECK(tensor.device() == device_, what, " is on ", tensor.device().str(),
+              ", expected ", device_.str(), " like the other tensors of the call.");
+}
+
 void* Staging::input(const at::Tensor& tensor, const std::string& what) {
-  require_dense_cpu(tensor, what);
+  place(tensor, what);
   if (!is_packed(tensor)) return private_input(tensor, what);
   keep(tensor);
   return const_cast<void*>(tensor.const_data_ptr());  // the engine never writes an input
 }
 
 void* Staging::private_input(const at::Tensor& tensor, const std::string& what) {
-  require_dense_cpu(tensor, what);
+  place(tensor, what);
   const QuietDispatch quiet;
   keep(packed_copy(tensor));
   return kept_.back().mutable_data_ptr();
 }
 
 void* Staging::output(const at::Tensor& tensor, const std::string& what) {
-  require_dense_cpu(tensor, what);
+  place(tensor, what);
   require_writable(tensor, what);
   keep(tensor);
   if (is_packed(tensor)) return tensor.mutable_data_ptr();
@@ -196,6 +201,18 @@ void* Staging::in_place(const at::Tensor& tensor, const std::string& what) {
 void Staging::copy_back() {
   const QuietDispatch quiet;
   for (auto& copy : copies_) copy.to.copy_(copy.from);
+}
+
+void Staging::record_stream(const c10::Stream& stream) const {
+  const c10::impl::VirtualGuardImpl guard(stream.device_type());
+  const auto record = [&](const at::Tensor& tensor) {
+    if (tensor.has_storage()) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+  };
+  for (const auto& tensor : kept_) record(tensor);
+  for (const auto& copy : copies_) {
+    record(copy.from);
+    record(copy.to);
+  }
 }
 
 void Staging::release() noexcept {

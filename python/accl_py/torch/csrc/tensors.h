@@ -8,6 +8,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstddef>
 #include <string>
@@ -33,9 +35,9 @@ ElementType moved_type(at::ScalarType type) noexcept;
 // reduce.
 DType reduced_type(at::ScalarType type, const std::string& call);
 
-// Throws unless the tensor is defined, dense, strided and on the CPU. `what` names it in the
+// Throws unless the tensor is defined, dense, strided and on the CPU or a GPU. `what` names it in the
 // sentence, as in "accl all_gather: input".
-void require_dense_cpu(const at::Tensor& tensor, const std::string& what);
+void require_dense(const at::Tensor& tensor, const std::string& what);
 
 // Throws if two elements of the tensor share memory: a result cannot be written to it.
 void require_writable(const at::Tensor& tensor, const std::string& what);
@@ -64,17 +66,29 @@ class Staging {
 
   bool copies_back() const noexcept { return !copies_.empty(); }
 
-  // Writes staged results to the caller's tensors. Once, after the engine is done.
+  // Writes staged results to the caller's tensors. Once, after the engine is done; for tensors of a
+  // GPU, on the current stream, after the call was put there.
   void copy_back();
+
+  // Where the tensors of the call are: all on one device. The CPU before the first.
+  c10::Device device() const noexcept { return device_; }
+
+  // Tells torch's allocator that `stream` uses the memory too, and may still do so when it is freed.
+  void record_stream(const c10::Stream& stream) const;
 
   // Lets go of all memory.
   void release() noexcept;
 
  private:
+  void place(const at::Tensor& tensor, const std::string& what);
+
   struct CopyBack {
     at::Tensor from;
     at::Tensor to;
   };
+
+  c10::Device device_{c10::DeviceType::CPU};
+  bool placed_ = false;
 
   std::vector<at::Tensor> kept_;
   std::vector<CopyBack> copies_;

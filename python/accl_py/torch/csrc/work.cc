@@ -32,14 +32,6 @@ std::exception_ptr store_error(const std::string& message) {
   }
 }
 
-// Recording costs an allocation or two for each call: only while a profiler listens.
-const char* title_if_profiled(const char* title) { return at::hasCallbacks() ? title : nullptr; }
-
-std::optional<std::vector<at::Tensor>> inputs_if_profiled(const std::vector<at::Tensor>& inputs) {
-  if (!at::hasCallbacks()) return std::nullopt;
-  return inputs;
-}
-
 // What is left of a wait that began at `start`; `timeout` of 0 or less has no end.
 std::chrono::milliseconds remaining(Clock::time_point start, std::chrono::milliseconds timeout) {
   if (timeout.count() <= 0) return kForever;
@@ -48,6 +40,14 @@ std::chrono::milliseconds remaining(Clock::time_point start, std::chrono::millis
 }
 
 }  // namespace
+
+// Recording costs an allocation or two for each call: only while a profiler listens.
+const char* title_if_profiled(const char* title) { return at::hasCallbacks() ? title : nullptr; }
+
+std::optional<std::vector<at::Tensor>> inputs_if_profiled(const std::vector<at::Tensor>& inputs) {
+  if (!at::hasCallbacks()) return std::nullopt;
+  return inputs;
+}
 
 std::exception_ptr as_torch_error(const std::exception_ptr& error, const std::string& call) {
   const std::string prefix = "accl " + call + ": ";

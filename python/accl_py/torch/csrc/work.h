@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -39,6 +40,10 @@ auto with_torch_errors(const std::string& call, Body&& body) {
     std::rethrow_exception(as_torch_error(std::current_exception(), call));
   }
 }
+
+// What c10d::Work records for a profiler: nothing, unless one listens.
+const char* title_if_profiled(const char* title);
+std::optional<std::vector<at::Tensor>> inputs_if_profiled(const std::vector<at::Tensor>& inputs);
 
 class Operation : public std::enable_shared_from_this<Operation> {
  public:
