@@ -72,6 +72,7 @@ struct Config {
   int collnet_enable = kUndefined;
   int cta_policy = kUndefined;
   int shrink_share = kUndefined;
+  int nvls_ctas = kUndefined;
 };
 inline constexpr unsigned kConfigVersion = 22700;
 inline constexpr unsigned kOldConfigVersion = 22400;
