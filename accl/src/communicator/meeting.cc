@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <random>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -19,6 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr Milliseconds kPoll{5};
 constexpr Milliseconds kLook{200};  // how long one wait for the final word is
+constexpr Milliseconds kOldRefusalPatience{1000};
+constexpr Milliseconds kOldFailurePatience{5000};
 constexpr char kDeclined = '!';
 
 std::string fresh_number() {
@@ -54,17 +54,6 @@ std::vector<std::string> unpack(const std::string& text) {
   return parts;
 }
 
-// Numbers of refusals that this process has believed once: on a store that is used again they are
-// still there, and then they are old.
-bool met_before(const std::string& number) {
-  constexpr std::size_t kMost = 4096;
-  static std::mutex mutex;
-  static auto& met = *new std::set<std::string>;
-  const std::scoped_lock lock(mutex);
-  if (met.size() >= kMost) met.clear();  // forgetting one costs a retry at worst
-  return !met.insert(number).second;
-}
-
 class Room {
  public:
   Room(Store& store, const std::string& name, int rank, int size, Milliseconds timeout)
@@ -79,7 +68,7 @@ class Room {
     try {
       return gather(text);
     } catch (const Error& error) {
-      set("list", pack({fresh_number(), error.what()}));
+      set("list", failure(error.what()));
       throw;
     }
   }
@@ -90,10 +79,7 @@ class Room {
     std::string acknowledged;
     for (;;) {
       const auto list = unpack(get("list", left(), "rank 0 did not gather the ranks"));
-      if (list.size() == 2 && list[0] != old_failure_) {
-        if (!met_before(list[0])) throw PeerError(list[1]);
-        old_failure_ = list[0];
-      }
+      if (is_failure(list) && (meant_for(list, number) || stays(list[0]))) throw PeerError(list[1]);
       const auto own = 1 + 2 * static_cast<std::size_t>(rank_);
       const bool mine =
           list.size() == 1 + 2 * static_cast<std::size_t>(size_) && list[own] == number;
@@ -110,6 +96,34 @@ class Room {
   }
 
  private:
+  // In place of the list: a number, the sentence, and the texts' numbers that rank 0 has seen.
+  std::string failure(const std::string& why) {
+    std::vector<std::string> parts = {kDeclined + fresh_number(), why};
+    for (int r = 1; r < size_; ++r) {
+      const auto card = unpack(read(concat("text/", r), kPoll));
+      parts.push_back(card.empty() ? std::string{} : card[0]);
+    }
+    return pack(parts);
+  }
+
+  static bool is_failure(const std::vector<std::string>& list) {
+    return list.size() >= 2 && !list[0].empty() && list[0][0] == kDeclined;
+  }
+
+  static bool meant_for(const std::vector<std::string>& list, const std::string& number) {
+    return std::find(list.begin() + 2, list.end(), number) != list.end();
+  }
+
+  // A failure that rank 0 published before it saw this rank's text, or an old one that it will
+  // soon replace: time tells.
+  bool stays(const std::string& number) {
+    if (failure_ != number) {
+      failure_ = number;
+      failure_since_ = Clock::now();
+    }
+    return Clock::now() - failure_since_ > kOldFailurePatience;
+  }
+
   Meeting gather(const std::string& text) {
     const std::string number = fresh_number();
     std::vector<std::string> list;
@@ -119,7 +133,7 @@ class Room {
         const auto card = card_of(r);
         list.insert(list.end(), card.begin(), card.end());
       }
-      if (declined(list)) break;  // that rank waits for nobody, and the others need not either
+      if (declined(list)) return result_of(list);  // throws
       set("list", pack(list));
       if (all_have_seen(list)) break;
     }
@@ -135,12 +149,9 @@ class Room {
       if (card.size() != 2)
         throw StoreError(concat("The store holds no readable text of rank ", peer, " for '", name_,
                                 "'; is the name used for something else?"));
-      const bool refusal = !card[1].empty() && card[1][0] == kDeclined;
-      if (!refusal || card[0] == believed_) return card;
-      if (!met_before(card[0])) {
-        believed_ = card[0];
-        return card;
-      }
+      // A refusal may be of an earlier meeting: a fresh text replaces it soon.
+      const bool refuses = !card[1].empty() && card[1][0] == kDeclined;
+      if (!refuses || Clock::now() - start_ > kOldRefusalPatience) return card;
       if (Clock::now() >= deadline_) late(missing);
       std::this_thread::sleep_for(kPoll);
     }
@@ -158,7 +169,7 @@ class Room {
     for (int r = 1; r < size_; ++r) {
       const std::string what = concat("rank ", r, " did not come");
       const std::string& number = list[1 + 2 * static_cast<std::size_t>(r)];
-      while (read_soon(concat("seen/", r)) != list[0]) {
+      while (read(concat("seen/", r), std::min(left(), kLook)) != list[0]) {
         if (card_of(r)[0] != number) return false;
         if (Clock::now() >= deadline_) late(what);
         std::this_thread::sleep_for(kPoll);
@@ -191,9 +202,9 @@ class Room {
     return false;
   }
 
-  std::string read_soon(const std::string& what) {
+  std::string read(const std::string& what, Milliseconds timeout) {
     try {
-      return store_.get(key(what), std::min(left(), kLook));
+      return store_.get(key(what), timeout);
     } catch (const std::exception&) {
       return {};
     }
@@ -244,8 +255,9 @@ class Room {
   const int size_;
   const Milliseconds timeout_;
   Clock::time_point deadline_;
-  std::string old_failure_;  // of an earlier meeting
-  std::string believed_;     // the number of a refusal of this one
+  const Clock::time_point start_ = Clock::now();
+  std::string failure_;
+  Clock::time_point failure_since_;
 };
 
 }  // namespace
@@ -262,7 +274,7 @@ void decline_meeting(Store& store, const std::string& name, int rank,
     const std::string text = std::string(1, kDeclined) + why;
     if (rank == 0) {
       store.set(concat("accl-meet/", name, "/list"),
-                pack({fresh_number(),
+                pack({kDeclined + fresh_number(),
                       concat("Rank 0 could not join communicator '", name, "': ", why)}));
     } else {
       store.set(concat("accl-meet/", name, "/text/", rank), pack({fresh_number(), text}));
