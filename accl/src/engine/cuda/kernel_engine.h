@@ -16,10 +16,9 @@
 
 #include "accl/communicator.h"
 #include "driver/driver.h"
+#include "engine/cuda/kernel_parameters.h"
 
 namespace accl::cuda {
-
-inline constexpr int kMostRanks = 8;
 
 // One call that the engine can do, in its own terms. Buffers are contiguous device memory.
 struct KernelCall {
