@@ -21,8 +21,8 @@ struct Environment {
   std::string rules_digest;  // ACCL_RULES_DIGEST: what the rules must be, for NCCL's tuner plugin
   std::string nccl_library;  // ACCL_NCCL_LIBRARY: path of libnccl; empty: the one that is found
   std::string cuda_library;  // ACCL_CUDA_LIBRARY: path of the CUDA driver; empty: libcuda.so.1
-  std::string nccl_host_id;       // NCCL_HOSTID: the host as NCCL takes it; empty: as it finds it
-  bool nccl_shares_gpus = false;  // NCCL_MULTI_RANK_GPU_ENABLE is 1
+  std::string nccl_host_id;  // NCCL_HOSTID: the host as NCCL takes it; empty: as it finds it
+  bool nccl_shares_gpus = false;     // NCCL_MULTI_RANK_GPU_ENABLE is 1
   bool nccl_shows_warnings = false;  // NCCL_DEBUG asks NCCL's logger for warnings
 };
 

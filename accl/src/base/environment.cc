@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "accl/error.h"
+#include "base/process_environment.h"
 #include "base/text.h"
 
 namespace accl {
@@ -98,6 +99,12 @@ void reload_environment() {
   auto fresh = std::make_unique<const Environment>(read_all());
   const std::scoped_lock lock(mutex);
   history().push_back(std::move(fresh));
+}
+
+std::string environment_value(const char* name) { return read(name); }
+
+void set_environment_default(const char* name, const std::string& value) {
+  ::setenv(name, value.c_str(), 0);
 }
 
 std::span<const EnvironmentVariable> environment_table() noexcept { return kTable; }

@@ -1,6 +1,6 @@
-// Bulletin: what ranks of a device communicator tell each other while it lives, over the store: that
-// one has failed, and, when asked, what each did last. Read by the watchdog now and then, so that it
-// costs a store of thousands of ranks little.
+// Bulletin: what ranks of a device communicator tell each other while it lives, over the store:
+// that one has failed, and, when asked, what each did last. Read by the watchdog now and then, so
+// that it costs a store of thousands of ranks little.
 #pragma once
 
 #include <memory>
@@ -17,9 +17,9 @@ class Bulletin {
   Bulletin(std::shared_ptr<Store> store, std::string id, int rank, int size);
 
   struct Notice {
-    bool fault = false;   // else a question
-    int rank = 0;         // whose
-    std::string text;     // of the fault; of the question: its number
+    bool fault = false;  // else a question
+    int rank = 0;        // whose
+    std::string text;    // of the fault; of the question: its number
   };
 
   // The latest notice, if there is one. Never throws: a store that fails is not asked again.

@@ -1,7 +1,6 @@
-#include "accl/device.h"
-
 #include <utility>
 
+#include "accl/device.h"
 #include "accl/environment.h"
 #include "accl/error.h"
 #include "base/text.h"

@@ -19,8 +19,8 @@ namespace {
 using Clock = DeviceCore::Clock;
 
 constexpr std::size_t kScratchBytes = 64;
-constexpr std::size_t kReapEvery = 64;  // calls: one question to the GPU for as many of them
-constexpr Milliseconds kLeaveTime{2000};   // that a destructor gives to pending work
+constexpr std::size_t kReapEvery = 64;    // calls: one question to the GPU for as many of them
+constexpr Milliseconds kLeaveTime{2000};  // that a destructor gives to pending work
 constexpr Milliseconds kExitPatience{10'000};
 constexpr Milliseconds kAnswerTime{2000};  // beyond what the others need to see the question
 constexpr Milliseconds kRound{200};
@@ -42,8 +42,8 @@ class HostWait {
 };
 
 Clock::time_point after(Clock::time_point start, Milliseconds timeout) {
-  const bool forever = timeout >= std::chrono::duration_cast<Milliseconds>(
-                                      Clock::time_point::max() - start);
+  const bool forever =
+      timeout >= std::chrono::duration_cast<Milliseconds>(Clock::time_point::max() - start);
   return forever ? Clock::time_point::max() : start + timeout;
 }
 
@@ -139,8 +139,13 @@ cuda::KernelCall DeviceCore::kernel_call(const Call& call) const {
 DeviceCore::Selection DeviceCore::select(const Call& call, const CallSizes& sizes) const {
   cuda::KernelCall kernel = kernel_call(call);
   if (!call.forced.algorithm.empty()) return select_forced(call, kernel);
-  RulesQuery query{Engine::kNccl, call.collective, sizes.rules_bytes, is_uneven(call),
-                   parts_.size,   parts_.nodes,    1};
+  RulesQuery query{Engine::kNccl,
+                   call.collective,
+                   sizes.rules_bytes,
+                   is_uneven(call),
+                   parts_.size,
+                   parts_.nodes,
+                   1};
   const Rule* nccl = parts_.rules->match(query);
   if (!parts_.kernels || !is_contiguous(call)) return {Engine::kNccl, nccl, false};
   query.engine = Engine::kCuda;
@@ -170,8 +175,7 @@ DeviceCore::Selection DeviceCore::select_forced(const Call& call,
   cuda::KernelCall forced = kernel;
   forced.two_shot = word == "two_shot";
   if (!is_contiguous(call) || !parts_.kernels->takes(forced)) {
-    throw InvalidArgument(
-        concat("Algorithm '", word, "' has no kernel for ", describe(call), "."));
+    throw InvalidArgument(concat("Algorithm '", word, "' has no kernel for ", describe(call), "."));
   }
   return {Engine::kCuda, nullptr, forced.two_shot};
 }
@@ -497,9 +501,8 @@ void DeviceCore::look_at_bulletin(Clock::time_point) {
     return parts_.bulletin->answer(notice->text, text);
   }
   if (notice->rank == parts_.rank) return;
-  conclude(Fault::kPeer, concat("Rank ", notice->rank, " ended communicator '", name_, "': ",
-                                notice->text),
-           {});
+  conclude(Fault::kPeer,
+           concat("Rank ", notice->rank, " ended communicator '", name_, "': ", notice->text), {});
 }
 
 // On a thread of its own: the others are asked first, and that takes seconds.
@@ -555,10 +558,10 @@ std::string DeviceCore::ask_others(Fault fault, const CallNote& note) {
     const auto& answer = answers[static_cast<std::size_t>(r)];
     std::string finding;
     if (!answer) {
-      finding = concat("rank ", r,
-                       bulletin.has_left(r)
-                           ? " has left the communicator"
-                           : " does not answer: its process has ended or stands still");
+      finding =
+          concat("rank ", r,
+                 bulletin.has_left(r) ? " has left the communicator"
+                                      : " does not answer: its process has ended or stands still");
     } else if (!message && note.sequence > 0 && r != rank()) {
       finding = compare_logs(r, *answer, note.sequence, describe(note));
     }
@@ -566,8 +569,9 @@ std::string DeviceCore::ask_others(Fault fault, const CallNote& note) {
   }
   if (!text.empty()) return text;
   return message ? concat("rank ", note.root_or_peer, " is there, but has not made the other half")
-                 : std::string("all ranks have called it, so the GPUs or the network between them "
-                               "do not move (NCCL_DEBUG=INFO tells more)");
+                 : std::string(
+                       "all ranks have called it, so the GPUs or the network between them "
+                       "do not move (NCCL_DEBUG=INFO tells more)");
 }
 
 void DeviceCore::end(std::exception_ptr error, const std::string& text, bool tell) {
@@ -650,9 +654,10 @@ void DeviceCore::shutdown() {
     parts_.engine->close();
     return;
   }
-  const std::string text =
-      concat("Communicator '", name_, "' was shut down with calls that had not ended: Timed out "
-             "after ", timeout().count(), " ms.");
+  const std::string text = concat("Communicator '", name_,
+                                  "' was shut down with calls that had not ended: Timed out "
+                                  "after ",
+                                  timeout().count(), " ms.");
   end(made<TimeoutError>(text), text, true);
   release_gpu();
   const std::scoped_lock lock(state_mutex_);

@@ -1,10 +1,10 @@
-// DeviceCore: what a device communicator and its works share: the order of calls, what is on its way
-// on the GPU, and how it ends.
+// DeviceCore: what a device communicator and its works share: the order of calls, what is on its
+// way on the GPU, and how it ends.
 //
 // Threads and locks. order_mutex_ is held while one call is put on its stream: that may take long,
-// since NCCL connects at the first calls. state_mutex_ is held for moments only, so that the watchdog
-// and abort() come through while a call hangs in NCCL. Order: order_mutex_, then state_mutex_. A fault
-// is concluded on a thread of its own, which asks the other ranks first.
+// since NCCL connects at the first calls. state_mutex_ is held for moments only, so that the
+// watchdog and abort() come through while a call hangs in NCCL. Order: order_mutex_, then
+// state_mutex_. A fault is concluded on a thread of its own, which asks the other ranks first.
 #pragma once
 
 #include <atomic>
@@ -69,7 +69,8 @@ class DeviceCore : public Watched, public std::enable_shared_from_this<DeviceCor
   const std::string& why_no_kernels() const noexcept { return parts_.why_no_kernels; }
 
  private:
-  // Which engine a call goes to. The rule is of rules() or of the defaults; null: NCCL's own choice.
+  // Which engine a call goes to. The rule is of rules() or of the defaults; null: NCCL's own
+  // choice.
   struct Selection {
     Engine engine = Engine::kNccl;
     const Rule* rule = nullptr;
@@ -93,8 +94,9 @@ class DeviceCore : public Watched, public std::enable_shared_from_this<DeviceCor
   void throw_if_ended();  // needs state_mutex_
   std::shared_ptr<DeviceWork> submit(const std::vector<Call>* group, const Call& first,
                                      const CallSizes* sizes, driver::Stream stream);
-  std::shared_ptr<DeviceWorkState> begin(const Call& first, std::size_t calls, const CallSizes* sizes,
-                                         const Selection& selection, driver::Stream stream);
+  std::shared_ptr<DeviceWorkState> begin(const Call& first, std::size_t calls,
+                                         const CallSizes* sizes, const Selection& selection,
+                                         driver::Stream stream);
   void launch(const Call& call, const Selection& selection, driver::Stream stream);
   void order_kernels(driver::Stream stream, const std::shared_ptr<DeviceWorkState>& work);
   void commit(const std::shared_ptr<DeviceWorkState>& work, driver::Event event, bool captured);
@@ -153,8 +155,12 @@ class DeviceWorkState final : public DeviceWork {
   explicit DeviceWorkState(std::shared_ptr<DeviceCore> core) : core_(std::move(core)) {}
   ~DeviceWorkState() override;
 
-  bool completed() override { return done_.load(std::memory_order_acquire) || core_->completed(*this); }
-  std::exception_ptr error() override { return done_.load(std::memory_order_acquire) ? error_ : nullptr; }
+  bool completed() override {
+    return done_.load(std::memory_order_acquire) || core_->completed(*this);
+  }
+  std::exception_ptr error() override {
+    return done_.load(std::memory_order_acquire) ? error_ : nullptr;
+  }
   bool wait(Milliseconds timeout) override { return core_->wait(*this, timeout); }
   void order(DeviceStream stream) override {
     core_->order(*this, static_cast<driver::Stream>(stream));
@@ -168,10 +174,10 @@ class DeviceWorkState final : public DeviceWork {
   const std::shared_ptr<DeviceCore> core_;
   std::uint64_t sequence_ = 0;
   Engine engine_ = Engine::kNccl;
-  const Rule* rule_ = nullptr;   // lives as long as the core's rules
+  const Rule* rule_ = nullptr;     // lives as long as the core's rules
   driver::Event event_ = nullptr;  // null before it is enqueued and after it is done
   bool captured_ = false;
-  std::exception_ptr error_;        // written before done_
+  std::exception_ptr error_;  // written before done_
   std::atomic<bool> done_{false};
 };
 

@@ -104,7 +104,7 @@ Card own_card(int size, const DeviceOptions& options, const Rules& rules) {
   return card;
 }
 
-void require_equal(const std::vector<Card>& cards, std::string Card::*field, const char* what) {
+void require_equal(const std::vector<Card>& cards, std::string Card::* field, const char* what) {
   for (std::size_t r = 1; r < cards.size(); ++r) {
     if (cards[r].*field == cards[0].*field) continue;
     throw MismatchError(concat("The ranks differ in ", what, ": rank 0 has ", cards[0].*field,

@@ -28,8 +28,8 @@ std::string describe(const CallNote& note) {
     text = concat(name_of(note.collective), " of ", note.count, " ", name_of(note.dtype), way,
                   " rank ", note.root_or_peer);
   } else {
-    text = describe(note.collective, note.count, note.uneven, note.dtype, note.op,
-                    note.root_or_peer);
+    text =
+        describe(note.collective, note.count, note.uneven, note.dtype, note.op, note.root_or_peer);
   }
   if (note.others > 0) text += concat(" and ", note.others, " more of its group");
   return text;

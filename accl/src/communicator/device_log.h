@@ -1,5 +1,5 @@
-// DeviceLog: the last calls of a device communicator, few words each, for what ranks tell each other
-// after a fault. Not thread-safe.
+// DeviceLog: the last calls of a device communicator, few words each, for what ranks tell each
+// other after a fault. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -41,9 +41,9 @@ class DeviceLog {
   std::uint64_t collectives_ = 0;
 };
 
-// What another rank's text says beside ours: "has made 16 collectives; the last was barrier", "calls
-// all_reduce of 9 float32 (sum) there". `sequence` is of the collective that hangs, with `own` its
-// description.
+// What another rank's text says beside ours: "has made 16 collectives; the last was barrier",
+// "calls all_reduce of 9 float32 (sum) there". `sequence` is of the collective that hangs, with
+// `own` its description.
 std::string compare_logs(int peer, const std::string& theirs, std::uint64_t sequence,
                          const std::string& own);
 

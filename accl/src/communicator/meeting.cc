@@ -184,8 +184,8 @@ class Room {
     for (int r = 0; r < size_; ++r) {
       const std::string& text = list[2 + 2 * static_cast<std::size_t>(r)];
       if (!text.empty() && text[0] == kDeclined && r != rank_) {
-        throw PeerError(concat("Rank ", r, " could not join communicator '", name_, "': ",
-                               text.substr(1)));
+        throw PeerError(
+            concat("Rank ", r, " could not join communicator '", name_, "': ", text.substr(1)));
       }
       meeting.texts.push_back(text);
     }

@@ -19,8 +19,8 @@ struct Meeting {
   std::string id;                  // the same on all ranks, and of this meeting alone
 };
 
-// Collective. Throws TimeoutError that names a rank that did not come, PeerError with the sentence of
-// a rank that declined, StoreError.
+// Collective. Throws TimeoutError that names a rank that did not come, PeerError with the sentence
+// of a rank that declined, StoreError.
 Meeting meet(Store& store, const std::string& name, int rank, int size, const std::string& text,
              Milliseconds timeout);
 

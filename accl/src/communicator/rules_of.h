@@ -10,7 +10,8 @@ namespace accl {
 // Throws InvalidArgument for a rank, size, timeout or name that cannot be.
 void check_membership(int rank, int size, const CommunicatorOptions& options);
 
-// The rules of the options, of the file they name, of ACCL_RULES, or the defaults. Throws RulesError.
+// The rules of the options, of the file they name, of ACCL_RULES, or the defaults. Throws
+// RulesError.
 std::shared_ptr<const Rules> rules_of(const CommunicatorOptions& options);
 
 }  // namespace accl

@@ -39,7 +39,7 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr unsigned kHostPortable = 1;
 inline constexpr unsigned kHostMapped = 2;
-inline constexpr int kCaptureNone = 0;    // CUstreamCaptureStatus
+inline constexpr int kCaptureNone = 0;  // CUstreamCaptureStatus
 inline constexpr int kCaptureActive = 1;
 inline constexpr int kCaptureRelaxed = 2;  // CUstreamCaptureMode
 inline constexpr int kAttributeMultiprocessors = 16;
@@ -47,53 +47,55 @@ inline constexpr int kAttributeMajor = 75;
 inline constexpr int kAttributeMinor = 76;
 
 // member, symbol, parameters; all return Result.
-#define ACCL_DRIVER_FUNCTIONS(X)                                                                   \
-  X(init, "cuInit", (unsigned flags))                                                              \
-  X(driver_version, "cuDriverGetVersion", (int* version))                                          \
-  X(device_count, "cuDeviceGetCount", (int* count))                                                \
-  X(device_get, "cuDeviceGet", (Device * device, int ordinal))                                     \
-  X(device_name, "cuDeviceGetName", (char* name, int length, Device device))                       \
-  X(device_uuid, "cuDeviceGetUuid_v2", (Uuid * uuid, Device device))                               \
-  X(device_bus_id, "cuDeviceGetPCIBusId", (char* text, int length, Device device))                 \
-  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Device device))          \
-  X(can_access_peer, "cuDeviceCanAccessPeer", (int* can, Device device, Device peer))              \
-  X(primary_context, "cuDevicePrimaryCtxRetain", (Context * context, Device device))               \
-  X(context_get, "cuCtxGetCurrent", (Context * context))                                           \
-  X(context_set, "cuCtxSetCurrent", (Context context))                                             \
-  X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                \
-  X(event_destroy, "cuEventDestroy_v2", (Event event))                                             \
-  X(event_record, "cuEventRecord", (Event event, Stream stream))                                   \
-  X(event_query, "cuEventQuery", (Event event))                                                    \
-  X(event_synchronize, "cuEventSynchronize", (Event event))                                        \
-  X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event start, Event end))            \
-  X(stream_wait, "cuStreamWaitEvent", (Stream stream, Event event, unsigned flags))                \
-  X(stream_create, "cuStreamCreateWithPriority", (Stream * stream, unsigned flags, int priority))  \
-  X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                         \
-  X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                    \
-  X(stream_capture_status, "cuStreamIsCapturing", (Stream stream, int* status))                    \
-  X(stream_capture_info, "cuStreamGetCaptureInfo_v2",                                              \
-    (Stream stream, int* status, std::uint64_t* id, void** graph, const void** dependencies,       \
-     std::size_t* count))                                                                          \
-  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))                       \
-  X(memory_allocate, "cuMemAlloc_v2", (Pointer * memory, std::size_t bytes))                       \
-  X(memory_free, "cuMemFree_v2", (Pointer memory))                                                 \
-  X(memory_set, "cuMemsetD8_v2", (Pointer memory, unsigned char value, std::size_t bytes))         \
-  X(memory_copy, "cuMemcpyAsync", (Pointer to, Pointer from, std::size_t bytes, Stream stream))    \
-  X(host_allocate, "cuMemHostAlloc", (void** memory, std::size_t bytes, unsigned flags))           \
-  X(host_device_pointer, "cuMemHostGetDevicePointer_v2", (Pointer * at, void* host, unsigned flags)) \
-  X(host_free, "cuMemFreeHost", (void* memory))                                                    \
-  X(ipc_get, "cuIpcGetMemHandle", (IpcHandle * handle, Pointer memory))                            \
-  X(ipc_open, "cuIpcOpenMemHandle_v2", (Pointer * memory, IpcHandle handle, unsigned flags))       \
-  X(ipc_close, "cuIpcCloseMemHandle", (Pointer memory))                                            \
-  X(module_load, "cuModuleLoadData", (Module * module, const void* image))                         \
-  X(module_unload, "cuModuleUnload", (Module module))                                              \
-  X(module_function, "cuModuleGetFunction", (Function * function, Module module, const char* name)) \
-  X(launch, "cuLaunchKernel",                                                                      \
-    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,       \
-     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** arguments,   \
-     void** extra))                                                                                \
-  X(host_function, "cuLaunchHostFunc", (Stream stream, void (*function)(void*), void* data))       \
-  X(error_name, "cuGetErrorName", (Result result, const char** name))                              \
+#define ACCL_DRIVER_FUNCTIONS(X)                                                                  \
+  X(init, "cuInit", (unsigned flags))                                                             \
+  X(driver_version, "cuDriverGetVersion", (int* version))                                         \
+  X(device_count, "cuDeviceGetCount", (int* count))                                               \
+  X(device_get, "cuDeviceGet", (Device * device, int ordinal))                                    \
+  X(device_name, "cuDeviceGetName", (char* name, int length, Device device))                      \
+  X(device_uuid, "cuDeviceGetUuid_v2", (Uuid * uuid, Device device))                              \
+  X(device_bus_id, "cuDeviceGetPCIBusId", (char* text, int length, Device device))                \
+  X(device_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Device device))         \
+  X(can_access_peer, "cuDeviceCanAccessPeer", (int* can, Device device, Device peer))             \
+  X(primary_context, "cuDevicePrimaryCtxRetain", (Context * context, Device device))              \
+  X(context_get, "cuCtxGetCurrent", (Context * context))                                          \
+  X(context_set, "cuCtxSetCurrent", (Context context))                                            \
+  X(event_create, "cuEventCreate", (Event * event, unsigned flags))                               \
+  X(event_destroy, "cuEventDestroy_v2", (Event event))                                            \
+  X(event_record, "cuEventRecord", (Event event, Stream stream))                                  \
+  X(event_query, "cuEventQuery", (Event event))                                                   \
+  X(event_synchronize, "cuEventSynchronize", (Event event))                                       \
+  X(event_elapsed, "cuEventElapsedTime", (float* milliseconds, Event start, Event end))           \
+  X(stream_wait, "cuStreamWaitEvent", (Stream stream, Event event, unsigned flags))               \
+  X(stream_create, "cuStreamCreateWithPriority", (Stream * stream, unsigned flags, int priority)) \
+  X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                        \
+  X(stream_synchronize, "cuStreamSynchronize", (Stream stream))                                   \
+  X(stream_capture_status, "cuStreamIsCapturing", (Stream stream, int* status))                   \
+  X(stream_capture_info, "cuStreamGetCaptureInfo_v2",                                             \
+    (Stream stream, int* status, std::uint64_t* id, void** graph, const void** dependencies,      \
+     std::size_t* count))                                                                         \
+  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))                      \
+  X(memory_allocate, "cuMemAlloc_v2", (Pointer * memory, std::size_t bytes))                      \
+  X(memory_free, "cuMemFree_v2", (Pointer memory))                                                \
+  X(memory_set, "cuMemsetD8_v2", (Pointer memory, unsigned char value, std::size_t bytes))        \
+  X(memory_copy, "cuMemcpyAsync", (Pointer to, Pointer from, std::size_t bytes, Stream stream))   \
+  X(host_allocate, "cuMemHostAlloc", (void** memory, std::size_t bytes, unsigned flags))          \
+  X(host_device_pointer, "cuMemHostGetDevicePointer_v2",                                          \
+    (Pointer * at, void* host, unsigned flags))                                                   \
+  X(host_free, "cuMemFreeHost", (void* memory))                                                   \
+  X(ipc_get, "cuIpcGetMemHandle", (IpcHandle * handle, Pointer memory))                           \
+  X(ipc_open, "cuIpcOpenMemHandle_v2", (Pointer * memory, IpcHandle handle, unsigned flags))      \
+  X(ipc_close, "cuIpcCloseMemHandle", (Pointer memory))                                           \
+  X(module_load, "cuModuleLoadData", (Module * module, const void* image))                        \
+  X(module_unload, "cuModuleUnload", (Module module))                                             \
+  X(module_function, "cuModuleGetFunction",                                                       \
+    (Function * function, Module module, const char* name))                                       \
+  X(launch, "cuLaunchKernel",                                                                     \
+    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,      \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** arguments,  \
+     void** extra))                                                                               \
+  X(host_function, "cuLaunchHostFunc", (Stream stream, void (*function)(void*), void* data))      \
+  X(error_name, "cuGetErrorName", (Result result, const char** name))                             \
   X(error_text, "cuGetErrorString", (Result result, const char** text))
 
 struct Table {
@@ -102,8 +104,8 @@ struct Table {
 #undef ACCL_DRIVER_MEMBER
 };
 
-// The loaded and initialised driver. Throws SystemError with a sentence where there is none, and the
-// same sentence again at later calls.
+// The loaded and initialised driver. Throws SystemError with a sentence where there is none, and
+// the same sentence again at later calls.
 const Table& table();
 
 // Throws SystemError "<what> failed: <the driver's name and text of the error>" unless success.
@@ -124,8 +126,8 @@ class Current {
   bool changed_ = false;
 };
 
-// Lets this thread make calls, for a scope, that would else spoil a capture into a graph that goes on
-// anywhere in the process (asking an event, say).
+// Lets this thread make calls, for a scope, that would else spoil a capture into a graph that goes
+// on anywhere in the process (asking an event, say).
 class RelaxedCapture {
  public:
   RelaxedCapture() noexcept { table().exchange_capture_mode(&mode_); }

@@ -1,5 +1,5 @@
-// The rules that hold where the user gives none: the CPU engine's. NCCL's own model needs none of
-// ours.
+// The rules that hold where the user gives none: the CPU engine's, and the sizes at which our CUDA
+// kernels take over from NCCL. NCCL's own model needs none of ours.
 #include "accl/rules.h"
 
 namespace accl {
@@ -19,6 +19,15 @@ alltoall,0,-1,direct,inline,-1,-1,-1,-1,-1,cpu
 gather,0,-1,direct,inline,-1,-1,-1,-1,-1,cpu
 scatter,0,-1,direct,inline,-1,-1,-1,-1,-1,cpu
 barrier,0,-1,dissemination,inline,-1,-1,-1,-1,-1,cpu
+allreduce,0,65536,direct,-1,-1,-1,-1,-1,-1,cuda
+allreduce,65537,262144,two_shot,-1,-1,-1,-1,-1,-1,cuda
+allgather,0,262144,direct,-1,-1,-1,-1,-1,-1,cuda
+reducescatter,0,262144,direct,-1,-1,-1,-1,-1,-1,cuda
+broadcast,0,65536,direct,-1,-1,-1,-1,-1,-1,cuda
+reduce,0,65536,direct,-1,-1,-1,-1,-1,-1,cuda
+alltoall,0,262144,direct,-1,-1,-1,-1,-1,-1,cuda
+gather,0,262144,direct,-1,-1,-1,-1,-1,-1,cuda
+scatter,0,262144,direct,-1,-1,-1,-1,-1,-1,cuda
 )";
 
 }  // namespace

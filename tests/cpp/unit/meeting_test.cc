@@ -146,8 +146,9 @@ TEST(logs_tell_who_is_behind_and_who_does_something_else) {
   }
   const std::string own = describe(note(200, 8));
   CHECK_EQ(compare_logs(1, ahead.text(), 200, own), std::string{});
-  CHECK_EQ(compare_logs(1, behind.text(), 200, own),
-           std::string("rank 1 has not called it (its last was #199, all_reduce of 8 float32 (sum))"));
+  CHECK_EQ(
+      compare_logs(1, behind.text(), 200, own),
+      std::string("rank 1 has not called it (its last was #199, all_reduce of 8 float32 (sum))"));
   CHECK_EQ(compare_logs(2, other.text(), 200, own),
            std::string("rank 2 calls all_reduce of 9 float32 (sum) there"));
   CHECK_EQ(compare_logs(3, DeviceLog{}.text(), 200, own),

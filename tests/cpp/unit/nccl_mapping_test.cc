@@ -43,10 +43,10 @@ TEST(what_nccl_cannot_do_is_refused_in_a_sentence) {
   const struct {
     DType dtype;
     ReduceOp op;
-  } impossible[] = {{DType::kInt16, ReduceOp::kSum},       {DType::kUint16, ReduceOp::kMax},
-                    {DType::kInt32, ReduceOp::kBor},       {DType::kUint8, ReduceOp::kBxor},
+  } impossible[] = {{DType::kInt16, ReduceOp::kSum},         {DType::kUint16, ReduceOp::kMax},
+                    {DType::kInt32, ReduceOp::kBor},         {DType::kUint8, ReduceOp::kBxor},
                     {DType::kComplex64, ReduceOp::kProduct}, {DType::kComplex128, ReduceOp::kMin},
-                    {DType::kBool, ReduceOp::kAvg},        {DType::kBool, ReduceOp::kBand}};
+                    {DType::kBool, ReduceOp::kAvg},          {DType::kBool, ReduceOp::kBand}};
   for (const auto& [dtype, op] : impossible) {
     const std::string text = refusal([dtype = dtype, op = op] { nccl::reduced(dtype, op); });
     CHECK(text.find(std::string(name_of(dtype))) != std::string::npos);

@@ -34,9 +34,8 @@ const Functions& functions(driver::Context context) {
   driver::check(gpu().module_load(&module, kernel_image()), "Loading the CUDA kernels");
   Functions made{};
   for (int i = 0; i < kKernelCount; ++i) {
-    driver::check(
-        gpu().module_function(&made[static_cast<std::size_t>(i)], module, kernel_name(i)),
-        kernel_name(i));
+    driver::check(gpu().module_function(&made[static_cast<std::size_t>(i)], module, kernel_name(i)),
+                  kernel_name(i));
   }
   return loaded[context] = made;
 }

@@ -5,7 +5,8 @@
 // Each rank owns one region of device memory with flags and staging slots, mapped by all peers. A
 // kernel pushes its data into the peers' slots and waits for theirs. Flags carry an epoch that the
 // kernel itself counts in device memory, so that nothing is reset between calls and a captured call
-// can be replayed. Every wait is bounded: by the abort word, which the host sets, and by a deadline.
+// can be replayed. Every wait is bounded: by the abort word, which the host sets, and by a
+// deadline.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,8 @@
 namespace accl::cuda {
 
 constexpr int kMostRanks = 8;
-// All blocks of all ranks on one GPU must run at the same time, or they wait for each other for ever.
+// All blocks of all ranks on one GPU must run at the same time, or they wait for each other for
+// ever.
 constexpr int kMostBlocks = 16;
 constexpr int kMostThreads = 512;
 

@@ -10,18 +10,27 @@ namespace {
 // A message beyond these goes to NCCL, whose pipelines serve it better than rounds of slots.
 constexpr std::size_t kMostDirectBytes = std::size_t{4} << 20;
 constexpr std::size_t kMostTwoShotBytes = std::size_t{64} << 20;
-constexpr std::size_t kLinesOfThreads = std::size_t{kMostThreads} * 8;  // bytes a block has in flight
+constexpr std::size_t kLinesOfThreads =
+    std::size_t{kMostThreads} * 8;  // bytes a block has in flight
 
 constexpr std::array<const char*, kKernelCount> kNames = {
     "accl_move",
-    "accl_direct_float64",       "accl_two_shot_float64",
-    "accl_direct_float32",       "accl_two_shot_float32",
-    "accl_direct_float16",       "accl_two_shot_float16",
-    "accl_direct_bfloat16",      "accl_two_shot_bfloat16",
-    "accl_direct_float8_e4m3fn", "accl_two_shot_float8_e4m3fn",
-    "accl_direct_float8_e5m2",   "accl_two_shot_float8_e5m2",
-    "accl_direct_int32",         "accl_two_shot_int32",
-    "accl_direct_int64",         "accl_two_shot_int64",
+    "accl_direct_float64",
+    "accl_two_shot_float64",
+    "accl_direct_float32",
+    "accl_two_shot_float32",
+    "accl_direct_float16",
+    "accl_two_shot_float16",
+    "accl_direct_bfloat16",
+    "accl_two_shot_bfloat16",
+    "accl_direct_float8_e4m3fn",
+    "accl_two_shot_float8_e4m3fn",
+    "accl_direct_float8_e5m2",
+    "accl_two_shot_float8_e5m2",
+    "accl_direct_int32",
+    "accl_two_shot_int32",
+    "accl_direct_int64",
+    "accl_two_shot_int64",
 };
 constexpr int kMove = 0;
 
@@ -157,10 +166,12 @@ LaunchPlan plan_launch(const KernelCall& call, int rank, int ranks) noexcept {
   plan.kernel = kernel;
   if (bytes == 0) return plan;
   if (two_shot) {
-    p.part = round_up((bytes + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks), 16);
+    p.part = round_up(
+        (bytes + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks), 16);
     const std::size_t longest = std::min(p.part, bytes);
     constexpr std::size_t kLeast = std::size_t{kMostThreads} * 4;
-    p.chunk = std::clamp(round_up((longest + kMostBlocks - 1) / kMostBlocks, 16), kLeast, kBulkBytes);
+    p.chunk =
+        std::clamp(round_up((longest + kMostBlocks - 1) / kMostBlocks, 16), kLeast, kBulkBytes);
     plan.blocks = static_cast<unsigned>(
         std::min<std::size_t>(kMostBlocks, (longest + p.chunk - 1) / p.chunk));
     plan.threads = static_cast<unsigned>(
@@ -171,8 +182,8 @@ LaunchPlan plan_launch(const KernelCall& call, int rank, int ranks) noexcept {
                        kMostLineChunk);
   plan.blocks =
       static_cast<unsigned>(std::min<std::size_t>(kMostBlocks, (bytes + p.chunk - 1) / p.chunk));
-  plan.threads = static_cast<unsigned>(std::clamp<std::size_t>(
-      round_up((std::min(p.chunk, bytes) + 7) / 8, 32), 32, kMostThreads));
+  plan.threads = static_cast<unsigned>(
+      std::clamp<std::size_t>(round_up((std::min(p.chunk, bytes) + 7) / 8, 32), 32, kMostThreads));
   return plan;
 }
 

@@ -10,8 +10,8 @@
 namespace accl::cuda {
 
 struct LaunchPlan {
-  int kernel = -1;  // index into kernel_names(); -1: there is none for the call
-  unsigned blocks = 0;   // 0: nothing to do
+  int kernel = -1;      // index into kernel_names(); -1: there is none for the call
+  unsigned blocks = 0;  // 0: nothing to do
   unsigned threads = 0;
   Parameters parameters{};  // without regions and control
 };

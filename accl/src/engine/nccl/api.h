@@ -56,7 +56,8 @@ inline constexpr int kScalarOnHost = 1;  // ncclScalarHostImmediate
 inline constexpr int kUndefined = INT_MIN;
 inline constexpr int kNoColor = -1;
 
-// ncclConfig_t as far as we set it. NCCL reads `size` bytes and takes the fields that `version` had.
+// ncclConfig_t as far as we set it. NCCL reads `size` bytes and takes the fields that `version`
+// had.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -79,40 +80,40 @@ inline constexpr unsigned kOldConfigVersion = 22400;
 inline constexpr std::size_t kOldConfigSize = offsetof(Config, comm_name);
 
 // member, symbol, parameters; all return Result.
-#define ACCL_NCCL_FUNCTIONS(X)                                                                     \
-  X(get_version, "ncclGetVersion", (int* version))                                                 \
-  X(get_unique_id, "ncclGetUniqueId", (UniqueId * id))                                             \
-  X(comm_init, "ncclCommInitRankConfig",                                                           \
-    (Comm * comm, int ranks, UniqueId id, int rank, Config* config))                               \
-  X(comm_split, "ncclCommSplit", (Comm comm, int color, int key, Comm* child, Config* config))     \
-  X(comm_rank, "ncclCommUserRank", (Comm comm, int* rank))                                         \
-  X(comm_ranks, "ncclCommCount", (Comm comm, int* ranks))                                          \
-  X(comm_finalize, "ncclCommFinalize", (Comm comm))                                                \
-  X(comm_destroy, "ncclCommDestroy", (Comm comm))                                                  \
-  X(comm_abort, "ncclCommAbort", (Comm comm))                                                      \
-  X(comm_error, "ncclCommGetAsyncError", (Comm comm, Result * error))                              \
-  X(group_start, "ncclGroupStart", ())                                                             \
-  X(group_end, "ncclGroupEnd", ())                                                                 \
-  X(all_reduce, "ncclAllReduce",                                                                   \
-    (const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,              \
-     Stream stream))                                                                               \
-  X(broadcast, "ncclBroadcast",                                                                    \
-    (const void* send, void* receive, std::size_t count, Type type, int root, Comm comm,           \
-     Stream stream))                                                                               \
-  X(reduce, "ncclReduce",                                                                          \
-    (const void* send, void* receive, std::size_t count, Type type, Op op, int root, Comm comm,    \
-     Stream stream))                                                                               \
-  X(all_gather, "ncclAllGather",                                                                   \
-    (const void* send, void* receive, std::size_t count, Type type, Comm comm, Stream stream))     \
-  X(reduce_scatter, "ncclReduceScatter",                                                           \
-    (const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,              \
-     Stream stream))                                                                               \
-  X(send, "ncclSend",                                                                              \
-    (const void* send, std::size_t count, Type type, int peer, Comm comm, Stream stream))          \
-  X(recv, "ncclRecv",                                                                              \
-    (void* receive, std::size_t count, Type type, int peer, Comm comm, Stream stream))             \
-  X(redop_create_premul_sum, "ncclRedOpCreatePreMulSum",                                           \
-    (Op * op, void* scalar, Type type, int residence, Comm comm))                                  \
+#define ACCL_NCCL_FUNCTIONS(X)                                                                  \
+  X(get_version, "ncclGetVersion", (int* version))                                              \
+  X(get_unique_id, "ncclGetUniqueId", (UniqueId * id))                                          \
+  X(comm_init, "ncclCommInitRankConfig",                                                        \
+    (Comm * comm, int ranks, UniqueId id, int rank, Config* config))                            \
+  X(comm_split, "ncclCommSplit", (Comm comm, int color, int key, Comm* child, Config* config))  \
+  X(comm_rank, "ncclCommUserRank", (Comm comm, int* rank))                                      \
+  X(comm_ranks, "ncclCommCount", (Comm comm, int* ranks))                                       \
+  X(comm_finalize, "ncclCommFinalize", (Comm comm))                                             \
+  X(comm_destroy, "ncclCommDestroy", (Comm comm))                                               \
+  X(comm_abort, "ncclCommAbort", (Comm comm))                                                   \
+  X(comm_error, "ncclCommGetAsyncError", (Comm comm, Result * error))                           \
+  X(group_start, "ncclGroupStart", ())                                                          \
+  X(group_end, "ncclGroupEnd", ())                                                              \
+  X(all_reduce, "ncclAllReduce",                                                                \
+    (const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,           \
+     Stream stream))                                                                            \
+  X(broadcast, "ncclBroadcast",                                                                 \
+    (const void* send, void* receive, std::size_t count, Type type, int root, Comm comm,        \
+     Stream stream))                                                                            \
+  X(reduce, "ncclReduce",                                                                       \
+    (const void* send, void* receive, std::size_t count, Type type, Op op, int root, Comm comm, \
+     Stream stream))                                                                            \
+  X(all_gather, "ncclAllGather",                                                                \
+    (const void* send, void* receive, std::size_t count, Type type, Comm comm, Stream stream))  \
+  X(reduce_scatter, "ncclReduceScatter",                                                        \
+    (const void* send, void* receive, std::size_t count, Type type, Op op, Comm comm,           \
+     Stream stream))                                                                            \
+  X(send, "ncclSend",                                                                           \
+    (const void* send, std::size_t count, Type type, int peer, Comm comm, Stream stream))       \
+  X(recv, "ncclRecv",                                                                           \
+    (void* receive, std::size_t count, Type type, int peer, Comm comm, Stream stream))          \
+  X(redop_create_premul_sum, "ncclRedOpCreatePreMulSum",                                        \
+    (Op * op, void* scalar, Type type, int residence, Comm comm))                               \
   X(redop_destroy, "ncclRedOpDestroy", (Op op, Comm comm))
 
 struct Api {

@@ -198,7 +198,11 @@ std::unique_ptr<Engine> Engine::join(const std::string& unique_id, int rank, int
 
 Engine::Engine(std::shared_ptr<Handle> handle, int rank, int ranks, driver::Context context,
                Milliseconds timeout)
-    : handle_(std::move(handle)), rank_(rank), ranks_(ranks), context_(context), timeout_(timeout) {}
+    : handle_(std::move(handle)),
+      rank_(rank),
+      ranks_(ranks),
+      context_(context),
+      timeout_(timeout) {}
 
 Engine::~Engine() { abort(); }
 
@@ -206,7 +210,7 @@ std::unique_ptr<Engine> Engine::split(int color, int key, const EngineOptions& o
   validate(options);
   wait_until_ready();
   const driver::Current current(context_);
-  const SteeringScope scope(options.rules ? *options.rules : Rules{}, options.name);
+  const SteeringScope scope(options.rules ? *options.rules : Rules{}, options.name, true);
   Config config = config_of(options);
   auto handle = std::make_shared<Handle>();
   check(api().comm_split(handle_->comm, color < 0 ? kNoColor : color, key, &handle->comm, &config),
@@ -359,22 +363,21 @@ void Engine::put(const Call& call, driver::Stream stream, void* scratch) {
     }
     case Collective::kBarrier:
       ++calls_;
-      return check(
-          api().all_reduce(scratch, scratch, 1, Type::kInt32, kSum, handle_->comm, stream),
-          "ncclAllReduce");
+      return check(api().all_reduce(scratch, scratch, 1, Type::kInt32, kSum, handle_->comm, stream),
+                   "ncclAllReduce");
     case Collective::kSend: {
       const auto [type, scale] = moved_type(call.dtype);
       ++calls_;
-      return check(api().send(call.input.data, call.count * scale, type, call.peer, handle_->comm,
-                              stream),
-                   "ncclSend");
+      return check(
+          api().send(call.input.data, call.count * scale, type, call.peer, handle_->comm, stream),
+          "ncclSend");
     }
     case Collective::kRecv: {
       const auto [type, scale] = moved_type(call.dtype);
       ++calls_;
-      return check(api().recv(call.output.data, call.count * scale, type, call.peer, handle_->comm,
-                              stream),
-                   "ncclRecv");
+      return check(
+          api().recv(call.output.data, call.count * scale, type, call.peer, handle_->comm, stream),
+          "ncclRecv");
     }
   }
 }
@@ -387,8 +390,8 @@ class Operation {
   Operation(const Mapped& mapped, const Call& call, Comm comm) : op_(mapped.op), comm_(comm) {
     if (!mapped.scaled) return;
     Scalar scalar = scalar_of(call.factor, call.dtype);
-    const Result result = api().redop_create_premul_sum(&op_, scalar.bytes, mapped.type.type,
-                                                        kScalarOnHost, comm);
+    const Result result =
+        api().redop_create_premul_sum(&op_, scalar.bytes, mapped.type.type, kScalarOnHost, comm);
     if (result != kSuccess) fail(result, "ncclRedOpCreatePreMulSum");
     made_ = true;
   }
@@ -447,9 +450,9 @@ void Engine::put_all_gather(const Call& call, driver::Stream stream) {
   const Blocks blocks(call.output, call.counts, call.count, size_of(call.dtype));
   if (blocks.is_array(ranks_)) {
     ++calls_;
-    return check(api().all_gather(call.input.data, blocks.at(0), call.count * scale, type, comm,
-                                  stream),
-                 "ncclAllGather");
+    return check(
+        api().all_gather(call.input.data, blocks.at(0), call.count * scale, type, comm, stream),
+        "ncclAllGather");
   }
   Group group;
   for (int r = 0; r < ranks_; ++r) {

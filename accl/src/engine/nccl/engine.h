@@ -1,9 +1,9 @@
 // Engine: one NCCL communicator, and the calls of ours as calls of NCCL's.
 //
-// NCCL's collectives take one contiguous buffer. A call whose blocks lie apart or differ in size is a
-// group of NCCL's calls, one a block: broadcasts for all_gather, reductions for reduce_scatter, sends
-// and receives for the rest, as all_to_all, gather and scatter are in any case. Not thread-safe but
-// for abort() and async_error(): the communicator's lock serves.
+// NCCL's collectives take one contiguous buffer. A call whose blocks lie apart or differ in size is
+// a group of NCCL's calls, one a block: broadcasts for all_gather, reductions for reduce_scatter,
+// sends and receives for the rest, as all_to_all, gather and scatter are in any case. Not
+// thread-safe but for abort() and async_error(): the communicator's lock serves.
 #pragma once
 
 #include <chrono>
@@ -39,8 +39,8 @@ void validate(const EngineOptions&);
 
 class Engine {
  public:
-  // Collective. Blocks until NCCL has connected (unless options.blocking is false), at most until the
-  // timeout: then it throws TimeoutError and leaves the attempt to a thread of its own. Throws
+  // Collective. Blocks until NCCL has connected (unless options.blocking is false), at most until
+  // the timeout: then it throws TimeoutError and leaves the attempt to a thread of its own. Throws
   // SystemError with NCCL's own words.
   static std::unique_ptr<Engine> join(const std::string& unique_id, int rank, int ranks,
                                       driver::Context context, const EngineOptions&);
@@ -60,8 +60,8 @@ class Engine {
   bool ready();
   std::string async_error() noexcept;  // NCCL's words; empty while healthy
 
-  // Ends kernels that run and calls that come. From any thread; does not wait for more than a moment:
-  // NCCL may take its time, and then goes on in a thread of its own.
+  // Ends kernels that run and calls that come. From any thread; does not wait for more than a
+  // moment: NCCL may take its time, and then goes on in a thread of its own.
   void abort() noexcept;
 
   // Frees a healthy communicator whose work is done. Peers need not do it at the same time.

@@ -1,8 +1,8 @@
 // Library: which libnccl is used, and whether it can be.
 //
 // The first that is found of: the one that the process holds already (torch's), ACCL_NCCL_LIBRARY,
-// the nvidia-nccl wheel beside our own package, the system's. It must be 2.24 to 2.32; a newer one of
-// the same major version is used with one warning.
+// the nvidia-nccl wheel beside our own package, the system's. It must be 2.24 to 2.32; a newer one
+// of the same major version is used with one warning.
 #pragma once
 
 #include <string>

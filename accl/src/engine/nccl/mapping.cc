@@ -13,12 +13,12 @@ namespace accl::nccl {
 namespace {
 
 [[noreturn]] void refuse(DType dtype, ReduceOp op) {
-  throw InvalidArgument(concat("NCCL cannot do the operation ", name_of(op), " on ",
-                               name_of(dtype),
-                               "; it has sum, product, min, max, avg and premul_sum of floats and of "
-                               "8-, 32- and 64-bit integers, sum, avg and premul_sum of complex "
-                               "numbers, and sum, product, min and max of bool. Convert the data "
-                               "first, or use CPU memory."));
+  throw InvalidArgument(
+      concat("NCCL cannot do the operation ", name_of(op), " on ", name_of(dtype),
+             "; it has sum, product, min, max, avg and premul_sum of floats and of "
+             "8-, 32- and 64-bit integers, sum, avg and premul_sum of complex "
+             "numbers, and sum, product, min and max of bool. Convert the data "
+             "first, or use CPU memory."));
 }
 
 // What moves or computes as it is.

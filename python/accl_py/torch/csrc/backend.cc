@@ -205,7 +205,8 @@ c10::intrusive_ptr<c10d::Backend> BackendACCL::split(
   auto child = c10::make_intrusive<BackendACCL>(store, static_cast<int>(self - ranks.begin()),
                                                 static_cast<int>(ranks.size()), options);
   // The colours are disjoint, so the first rank of each tells it from the others.
-  if (auto part = device_side_->split(ranks.front(), static_cast<int>(self - ranks.begin()), *options))
+  if (auto part =
+          device_side_->split(ranks.front(), static_cast<int>(self - ranks.begin()), *options))
     child->device_side_->adopt(std::move(part));
   const std::lock_guard lock(mutex_);
   split_name_ = options->group_name;

@@ -100,8 +100,8 @@ std::pair<std::shared_ptr<DeviceCommunicator>, int> DeviceSide::toward(int peer,
     const std::lock_guard lock(mutex_);
     if (const auto found = pairs_.find(peer); found != pairs_.end()) return {found->second, there};
   }
-  auto fresh = make("/" + std::to_string(low) + "-" + std::to_string(high),
-                    rank_ == low ? 0 : 1, ranks, device);
+  auto fresh = make("/" + std::to_string(low) + "-" + std::to_string(high), rank_ == low ? 0 : 1,
+                    ranks, device);
   const std::lock_guard lock(mutex_);
   return {pairs_[peer] = std::move(fresh), there};
 }
@@ -110,14 +110,14 @@ std::shared_ptr<DeviceCommunicator> DeviceSide::split(int color, int key,
                                                       const GroupOptions& options) {
   const auto parent = made();
   if (parent == nullptr) return nullptr;
-  return with_torch_errors("split", [&] {
-    return parent->split(color, key, options.device_options(parent->device()));
-  });
+  return with_torch_errors(
+      "split", [&] { return parent->split(color, key, options.device_options(parent->device())); });
 }
 
 void DeviceSide::adopt(std::shared_ptr<DeviceCommunicator> communicator) {
   const std::lock_guard lock(mutex_);
-  device_ = c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(communicator->device()));
+  device_ =
+      c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(communicator->device()));
   main_ = std::move(communicator);
   connected_ = true;
 }

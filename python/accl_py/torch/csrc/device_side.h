@@ -1,9 +1,9 @@
 // DeviceSide: the GPU half of a group: its communicators, made when first needed, and the stream of
 // its asynchronous calls.
 //
-// Collectives, and messages of a batch, go over one communicator of all ranks. A send or recv of its
-// own goes over it too where the group was made for a device (`device_id`); else over one of the two
-// ranks alone, since the others may never come: so torch's nccl backend does it.
+// Collectives, and messages of a batch, go over one communicator of all ranks. A send or recv of
+// its own goes over it too where the group was made for a device (`device_id`); else over one of
+// the two ranks alone, since the others may never come: so torch's nccl backend does it.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -37,8 +37,9 @@ class DeviceSide {
   // As communicator(), but says that every rank has done it: messages may use it, too.
   void connect(c10::Device device);
 
-  // A side for the ranks of one colour that is split off NCCL's communicator, or null where there is
-  // none to split yet. Collective over all ranks; `color` is negative where this rank takes no part.
+  // A side for the ranks of one colour that is split off NCCL's communicator, or null where there
+  // is none to split yet. Collective over all ranks; `color` is negative where this rank takes no
+  // part.
   std::shared_ptr<DeviceCommunicator> split(int color, int key, const GroupOptions& options);
   void adopt(std::shared_ptr<DeviceCommunicator> communicator);
 
@@ -59,8 +60,8 @@ class DeviceSide {
   const int size_;
   const c10::intrusive_ptr<GroupOptions> options_;
 
-  std::mutex making_;          // held while ranks meet
-  mutable std::mutex mutex_;   // of all below, for moments
+  std::mutex making_;         // held while ranks meet
+  mutable std::mutex mutex_;  // of all below, for moments
   std::optional<c10::Device> device_;
   std::shared_ptr<DeviceCommunicator> main_;
   bool connected_ = false;

@@ -121,9 +121,10 @@ void bind_options(pybind11::module_& module) {
                      "Groups that are split off share this one's NCCL resources.")
       .def_readwrite("kernels", &GroupOptions::kernels,
                      "Use ACCL-N's own CUDA kernels where the rules ask for them.")
-      .def_readwrite("on_fault", &GroupOptions::on_fault,
-                     "\"exit\": a fault of the CUDA part that no call has reported within 10 s ends "
-                     "the process, as torch's nccl does; \"raise\": the next call raises.")
+      .def_readwrite(
+          "on_fault", &GroupOptions::on_fault,
+          "\"exit\": a fault of the CUDA part that no call has reported within 10 s ends "
+          "the process, as torch's nccl does; \"raise\": the next call raises.")
       .def("__copy__", copy)
       .def("__deepcopy__",
            [copy](const GroupOptions& self, const pybind11::dict&) { return copy(self); });

@@ -162,8 +162,8 @@ void Staging::place(const at::Tensor& tensor, const std::string& what) {
   require_dense(tensor, what);
   if (!placed_) device_ = tensor.device();
   placed_ = true;
-  TORCH_CHECK(tensor.device() == device_, what, " is on ", tensor.device().str(),
-              ", expected ", device_.str(), " like the other tensors of the call.");
+  TORCH_CHECK(tensor.device() == device_, what, " is on ", tensor.device().str(), ", expected ",
+              device_.str(), " like the other tensors of the call.");
 }
 
 void* Staging::input(const at::Tensor& tensor, const std::string& what) {

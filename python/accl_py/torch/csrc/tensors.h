@@ -35,8 +35,8 @@ ElementType moved_type(at::ScalarType type) noexcept;
 // reduce.
 DType reduced_type(at::ScalarType type, const std::string& call);
 
-// Throws unless the tensor is defined, dense, strided and on the CPU or a GPU. `what` names it in the
-// sentence, as in "accl all_gather: input".
+// Throws unless the tensor is defined, dense, strided and on the CPU or a GPU. `what` names it in
+// the sentence, as in "accl all_gather: input".
 void require_dense(const at::Tensor& tensor, const std::string& what);
 
 // Throws if two elements of the tensor share memory: a result cannot be written to it.
@@ -73,7 +73,8 @@ class Staging {
   // Where the tensors of the call are: all on one device. The CPU before the first.
   c10::Device device() const noexcept { return device_; }
 
-  // Tells torch's allocator that `stream` uses the memory too, and may still do so when it is freed.
+  // Tells torch's allocator that `stream` uses the memory too, and may still do so when it is
+  // freed.
   void record_stream(const c10::Stream& stream) const;
 
   // Lets go of all memory.
