@@ -54,7 +54,9 @@ Config config_of(const EngineOptions& options) {
   config.blocking = 1;  // join() waits in a thread of its own where the caller shall not
   config.cga_cluster_size = or_undefined(options.cga_cluster_size, -1);
   config.min_ctas = or_undefined(options.min_channels, 0);
-  config.max_ctas = or_undefined(options.max_channels, 0);
+  // NCCL takes a least number alone for one above an undefined most, and refuses it.
+  const bool least_alone = options.min_channels != 0 && options.max_channels == 0;
+  config.max_ctas = least_alone ? kMostChannels : or_undefined(options.max_channels, 0);
   config.traffic_class = or_undefined(options.traffic_class, -1);
   config.net_name = options.network.empty() ? nullptr : options.network.c_str();
   config.split_share = options.split_share ? 1 : kUndefined;
