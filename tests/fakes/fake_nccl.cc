@@ -847,6 +847,14 @@ FAKE_EXPORT int fake_nccl_last_config(const char* name, int rank, Config* config
   return 1;
 }
 
+FAKE_EXPORT void fake_nccl_end_waiting_inits() {
+  const std::scoped_lock lock(state().mutex);
+  for (const auto& comm : state().comms) {
+    const std::scoped_lock own(comm->mutex);
+    if (comm->team) comm->team->end_waiting();
+  }
+}
+
 FAKE_EXPORT std::size_t fake_nccl_log(const char* name, int rank, char* text, std::size_t size) {
   const std::scoped_lock lock(state().mutex);
   const Comm comm = find_newest(name, rank);

@@ -49,6 +49,10 @@ long fake_nccl_calls(const char* function);
 int fake_nccl_set_async_error(const char* name, int rank, int result);
 int fake_nccl_last_config(const char* name, int rank, accl::nccl::Config* config);
 
+// Ends every init and split that waits for other ranks, with an error: what NCCL's own timeouts do
+// in the end.
+void fake_nccl_end_waiting_inits();
+
 // What was called, one line a call:
 //   ncclAllReduce count=8 type=float32 op=sum captured=0 algorithm=ring protocol=ll channels=0
 // `root=` and `peer=` where there is one; the last three only where a tuner plugin was asked, with

@@ -119,6 +119,7 @@ class FakeNccl:
             ("fake_nccl_set_async_error", c_int, c_char_p, c_int, c_int),
             ("fake_nccl_last_config", c_int, c_char_p, c_int, POINTER(Config)),
             ("fake_nccl_log", c_size_t, c_char_p, c_int, c_char_p, c_size_t),
+            ("fake_nccl_end_waiting_inits", None),
             ("fake_nccl_mismatches", c_long),
             ("fake_nccl_live_communicators", c_long),
         ):
@@ -148,6 +149,9 @@ class FakeNccl:
         text = ctypes.create_string_buffer(size + 1)
         self.library.fake_nccl_log(_bytes(name), rank, text, size + 1)
         return text.value.decode().splitlines()
+
+    def end_waiting_inits(self) -> None:
+        self.library.fake_nccl_end_waiting_inits()
 
     def mismatches(self) -> int:
         return self.library.fake_nccl_mismatches()

@@ -482,6 +482,37 @@ TEST(fake_abort_frees_a_blocked_init) {
   CHECK_EQ(result.load(), kInternalError);
 }
 
+TEST(fake_waiting_inits_and_splits_can_be_ended) {
+  use_device(0);
+  const UniqueId id = new_id();
+  std::atomic<int> result{-1};
+  std::thread thread([&] {
+    use_device(0);
+    Comm comm = nullptr;
+    result = nccl_comm_init(&comm, 2, id, 0, nullptr);
+  });
+  CHECK(soon([&] {
+    fake_nccl_end_waiting_inits();
+    return result.load() != -1;
+  }));
+  thread.join();
+  CHECK_EQ(result.load(), kInvalidUsage);
+  run_ranks(2, [](Rank r) {
+    if (r.rank == 1) return;
+    std::atomic<bool> ended{false};
+    std::thread ender([&] {
+      while (!ended) {
+        fake_nccl_end_waiting_inits();
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+    Comm child = nullptr;
+    CHECK_EQ(nccl_comm_split(r.comm, 0, 0, &child, nullptr), kInternalError);
+    ended = true;
+    ender.join();
+  });
+}
+
 TEST(fake_mismatch_hangs_until_the_abort) {
   const long before = fake_nccl_mismatches();
   run_ranks(

@@ -112,7 +112,9 @@ bool Team::join(int rank, const driver::Uuid& gpu, bool may_share, std::string* 
   gpus_[index] = gpu;
   if (++joined_ == size_ && !may_share) find_shared_gpus();
   changed_.notify_all();
-  changed_.wait(lock, [&] { return joined_ == size_ || gone_[index]; });
+  const int endings = endings_;
+  changed_.wait(lock, [&] { return joined_ == size_ || gone_[index] || endings_ != endings; });
+  if (joined_ != size_ && !gone_[index]) fault_ = "the other ranks did not come";
   *fault = gone_[index] ? std::string{} : fault_;
   return !gone_[index] && fault_.empty();
 }
@@ -142,7 +144,10 @@ bool Team::split(int rank, std::uint64_t number, int color, int key, std::shared
   split.answers.push_back({color, key, rank});
   if (split.answers.size() == static_cast<std::size_t>(size_)) finish(split, number);
   changed_.notify_all();
-  changed_.wait(lock, [&] { return split.done || gone_[static_cast<std::size_t>(rank)]; });
+  const int endings = endings_;
+  changed_.wait(lock, [&] {
+    return split.done || gone_[static_cast<std::size_t>(rank)] || endings_ != endings;
+  });
   if (!split.done) return false;
   if (color >= 0) *child = split.children.at(color);
   *child_rank = split.ranks.at(rank);
@@ -185,6 +190,12 @@ void Team::run(int rank, const std::vector<PlacedItem>& items) {
                                  [&](const PlacedItem& p) { return slots_.at(p.place).done; });
   });
   for (const PlacedItem& placed : items) leave(placed.place);
+}
+
+void Team::end_waiting() {
+  const std::scoped_lock lock(mutex_);
+  ++endings_;
+  changed_.notify_all();
 }
 
 void Team::abort(int rank) {

@@ -63,6 +63,9 @@ class Team {
   // Blocks until all items are done, or this rank was aborted.
   void run(int rank, const std::vector<PlacedItem>& items);
 
+  // Ends joins and splits that wait for ranks now.
+  void end_waiting();
+
   // Ends all that this rank waits for, now and later.
   void abort(int rank);
 
@@ -101,6 +104,7 @@ class Team {
   std::vector<bool> gone_;
   std::vector<driver::Uuid> gpus_;
   int joined_ = 0;
+  int endings_ = 0;  // calls of end_waiting
   std::string fault_;
   std::map<std::uint64_t, Split> splits_;
   std::map<Place, Slot> slots_;
