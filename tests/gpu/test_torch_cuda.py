@@ -16,13 +16,13 @@ FEW = [1, 2, 4]
 @pytest.mark.parametrize("ranks", SIZES)
 @pytest.mark.parametrize("dtype", [*collectives.REDUCED, *collectives.MOVED_ONLY])
 def test_collectives(ranks_pool: Pool, dtype: str) -> None:
-    ranks_pool.run(collectives.every_collective, limit=120, dtype=dtype, async_op=False)
+    ranks_pool.run(collectives.every_collective, limit=60, dtype=dtype, async_op=False)
 
 
 @pytest.mark.parametrize("ranks", FEW)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_asynchronous_collectives(ranks_pool: Pool, dtype: str) -> None:
-    ranks_pool.run(collectives.every_collective, limit=120, dtype=dtype, async_op=True)
+    ranks_pool.run(collectives.every_collective, limit=60, dtype=dtype, async_op=True)
 
 
 @pytest.mark.parametrize("ranks", FEW)
@@ -55,13 +55,13 @@ def test_asynchronous_collectives(ranks_pool: Pool, dtype: str) -> None:
     ids=lambda program: program.__name__,
 )
 def test_programs(ranks_pool: Pool, program) -> None:
-    ranks_pool.run(program, limit=120)
+    ranks_pool.run(program, limit=60)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_random_calls(ranks_pool: Pool) -> None:
     calls = 1000 if ranks_pool.size <= 4 else 300
-    ranks_pool.run(collectives.random_calls, limit=120, calls=calls)
+    ranks_pool.run(collectives.random_calls, limit=60, calls=calls)
 
 
 @pytest.mark.parametrize("ranks", [2])
