@@ -48,7 +48,7 @@ sanitize: $(VENV)/ready
 	set -e; for preset in asan tsan; do \
 	  cmake --preset $$preset -G Ninja; \
 	  cmake --build --preset $$preset; \
-	  for tests in unit contract plugin; do ACCL_LOG=error setarch -R build/$$preset/accl_$${tests}_tests; done; \
+	  for tests in unit contract plugin fakes device; do ACCL_LOG=error setarch -R build/$$preset/accl_$${tests}_tests; done; \
 	done
 
 clean:

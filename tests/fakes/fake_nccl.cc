@@ -245,8 +245,13 @@ Result read(const Config* given, Config* config) {
   return check(*config);
 }
 
-Comm make_comm(const Config& config) {
+// Of a split: before its rank and team are known.
+Comm make_comm(const Config& config, int rank = 0, std::shared_ptr<Team> team = nullptr) {
   auto made = std::make_unique<Comm_>();
+  made->rank = rank;
+  made->team = std::move(team);
+  made->initializing = true;
+  made->state = kInProgress;
   made->config = config;
   if (config.comm_name != nullptr) made->config.comm_name = (made->name = config.comm_name).c_str();
   if (config.net_name != nullptr) made->config.net_name = (made->network = config.net_name).c_str();
@@ -281,18 +286,19 @@ Result connect(Comm comm, const Connect& how) {
   return result;
 }
 
+// Another thread may read the handle meanwhile, to abort.
+void publish(Comm* out, Comm comm) { __atomic_store_n(out, comm, __ATOMIC_RELEASE); }
+
 // The communicator is there for abort() while the others are waited for.
 Result start(Comm comm, Comm* out, Connect how) {
-  comm->initializing = true;
-  comm->state = kInProgress;
-  __atomic_store_n(out, comm, __ATOMIC_RELEASE);
+  publish(out, comm);
   if (!comm->blocking()) {
     std::thread([comm, how = std::move(how)] { connect(comm, how); }).detach();
     return kInProgress;
   }
   const Result result = connect(comm, how);
   if (result == kSuccess) return result;
-  *out = nullptr;
+  publish(out, nullptr);
   const std::scoped_lock lock(comm->mutex);
   if (!comm->aborted) comm->ended = true;  // else abort() ends it
   return result;
@@ -547,7 +553,7 @@ Result fake_get_unique_id(UniqueId* id) {
 Result fake_comm_init(Comm* comm, int ranks, UniqueId id, int rank, Config* given) {
   if (const Result result = enter("ncclCommInitRankConfig"); result != kSuccess) return result;
   if (comm == nullptr) return refuse(kInvalidArgument, "newcomm argument is NULL");
-  *comm = nullptr;
+  publish(comm, nullptr);
   driver::Context context = nullptr;
   driver::cuda_context_get(&context);
   if (context == nullptr) return refuse(kUnhandledCudaError, "no device is current");
@@ -559,10 +565,7 @@ Result fake_comm_init(Comm* comm, int ranks, UniqueId id, int rank, Config* give
   if (const Result result = read(given, &config); result != kSuccess) return result;
   std::shared_ptr<Team> team;
   if (const Result result = find_team(id, ranks, &team); result != kSuccess) return result;
-  const Comm made = make_comm(config);
-  made->rank = rank;
-  made->team = std::move(team);
-  return start(made, comm, join);
+  return start(make_comm(config, rank, std::move(team)), comm, join);
 }
 
 Result fake_comm_split(Comm comm, int color, int key, Comm* child, Config* given) {
@@ -593,8 +596,7 @@ Result fake_comm_split(Comm comm, int color, int key, Comm* child, Config* given
     return split(&none, &ignored);
   }
   const Current current(comm->context);
-  const Comm made = make_comm(config);
-  return start(made, child, [split](Comm own) {
+  return start(make_comm(config), child, [split](Comm own) {
     std::shared_ptr<Team> team;
     int child_rank = 0;
     const Result result = split(&team, &child_rank);

@@ -118,7 +118,7 @@ class Run {
     const Bytes right =
         reduced_result(case_.dtype, case_.op, r_.ranks, count_of(r_.rank), before(r_.rank));
     if (case_.in_place)
-      expect_bytes({call_.output.data, right.size()}, right);
+      expect_bytes(call_.output.data, right);
     else
       expect(out, right);
   }
@@ -170,7 +170,7 @@ class Run {
     call_.output.data = in_place ? in.data() + before(r_.rank) * element_bytes() : out.data();
     finish({&in, &out});
     const Bytes right = moved(case_.root, r_.rank, bytes_of(r_.rank));
-    expect_bytes({call_.output.data, right.size()}, right);
+    expect_bytes(call_.output.data, right);
   }
 
   // `sizes(from, to)` gives elements; null: count for all.
@@ -245,8 +245,9 @@ class Run {
     if (memory.read() != right) FAIL(name() + ": wrong data");
     if (!memory.intact()) FAIL(name() + ": written outside of the buffer");
   }
-  void expect_bytes(std::pair<const void*, std::size_t> at, const Bytes& right) const {
-    if (std::memcmp(at.first, right.data(), at.second) != 0) FAIL(name() + ": wrong data");
+  void expect_bytes(const void* at, const Bytes& right) const {
+    const auto* bytes = static_cast<const std::byte*>(at);
+    if (!std::equal(right.begin(), right.end(), bytes)) FAIL(name() + ": wrong data");
   }
 
   std::string name() const {

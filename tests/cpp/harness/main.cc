@@ -60,4 +60,9 @@ int run_all(const std::string& filter) {
 
 }  // namespace accl::test
 
+#if defined(__SANITIZE_THREAD__)
+// The loader frees the thread-local memory of opened libraries without the sanitizer's knowledge.
+extern "C" const char* __tsan_default_suppressions() { return "race:_dl_deallocate_tls\n"; }
+#endif
+
 int main(int count, char** arguments) { return accl::test::run_all(count > 1 ? arguments[1] : ""); }
