@@ -2,7 +2,8 @@
 
 AcclError
 ├── InvalidArgument      the caller's argument, option or environment value is wrong
-│   └── RulesError       a rules file cannot be read or is wrong
+│   ├── RulesError       a rules file cannot be read or is wrong
+│   └── SeveralHostsError  ranks of several hosts, where the CPU engine connects those of one
 ├── MismatchError        the ranks do not agree on what they call
 ├── TimeoutError         a deadline passed; the message names the call and who did not arrive
 ├── PeerError            a peer died, left, or reported an error of its own
@@ -23,6 +24,7 @@ __all__ = [
     "MismatchError",
     "PeerError",
     "RulesError",
+    "SeveralHostsError",
     "StoreError",
     "TimeoutError",
 ]
@@ -41,6 +43,10 @@ class RulesError(InvalidArgument):
 
     The message has file, line, value and accepted values.
     """
+
+
+class SeveralHostsError(InvalidArgument):
+    """The ranks are on several hosts, where the engine connects ranks of one host only."""
 
 
 class MismatchError(AcclError):

@@ -14,7 +14,8 @@
 #include "bindings.h"
 #include "exit_gate.h"
 #include "python_store.h"
-#include "traffic.h"
+#include "reports.h"
+#include "waiting.h"
 #include "words.h"
 
 namespace accl::python {
@@ -22,37 +23,6 @@ namespace accl::python {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr Milliseconds kBetweenSignals{100};
-
-Milliseconds milliseconds(double seconds) {
-  if (!(seconds >= 0))
-    throw InvalidArgument("A timeout is " + std::to_string(seconds) + " s; expected 0 or more.");
-  constexpr double kMost = 1e12;
-  return Milliseconds{static_cast<std::int64_t>(std::min(seconds * 1e3 + 0.999, kMost))};
-}
-
-// Needs the GIL. Raises KeyboardInterrupt where Ctrl-C was pressed.
-void look_for_signals() {
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-}
-
-// Waits without the GIL; false where the deadline passed first.
-bool wait(Work& work, std::optional<Clock::time_point> deadline = std::nullopt) {
-  for (;;) {
-    Milliseconds slice = kBetweenSignals;
-    if (deadline) {
-      const auto left = std::chrono::ceil<Milliseconds>(*deadline - Clock::now());
-      slice = std::clamp(left, Milliseconds{0}, slice);
-    }
-    {
-      const Released nogil;
-      if (work.wait(slice)) return true;
-    }
-    look_for_signals();
-    if (deadline && Clock::now() >= *deadline) return false;
-  }
-}
 
 // A work and what must stay alive until it is complete.
 class PyWork {
@@ -69,10 +39,7 @@ class PyWork {
     work_->on_complete([kept] { with_gil([kept] { Py_DECREF(kept); }); });
   }
 
-  bool wait(std::optional<double> seconds) {
-    if (!seconds) return python::wait(*work_);
-    return python::wait(*work_, Clock::now() + milliseconds(*seconds));
-  }
+  bool wait(std::optional<double> seconds) { return wait_seconds(*work_, seconds); }
   void on_complete(py::function done) {
     PyObject* function = done.release().ptr();
     work_->on_complete([function] {
@@ -91,24 +58,6 @@ class PyWork {
   std::shared_ptr<Work> work_;
   py::object keep_;
 };
-
-py::dict to_dict(const WorkReport& report) {
-  py::dict d;
-  d["algorithm"] = report.algorithm;
-  d["protocol"] = report.protocol;
-  d["chunk_bytes"] = report.chunk_bytes;
-  d["traffic"] = python::to_dict(report.traffic);
-  return d;
-}
-
-py::dict to_dict(const Choice& choice) {
-  py::dict d;
-  d["algorithm"] = choice.algorithm;
-  d["protocol"] = choice.protocol;
-  d["channels"] = choice.channels;
-  d["chunk_bytes"] = choice.chunk_bytes;
-  return d;
-}
 
 // Leaves without the GIL: other ranks may be threads of this process.
 class PyCommunicator {
@@ -230,7 +179,7 @@ class PreparedCall {
 
   py::dict run() {
     const PyWork work(post(), keep_);  // keeps the arrays where Ctrl-C ends the wait
-    wait(work.work());
+    wait_for(work.work());
     return to_dict(work.work().report());
   }
 
@@ -270,7 +219,7 @@ class PreparedCall {
       const std::shared_ptr<Work> slow = run_batch(batch, done, after);
       if (slow) {
         const PyWork waiting(slow, keep_);
-        wait(waiting.work());
+        wait_for(waiting.work());
         after(done - 1);
       }
       look_for_signals();
@@ -382,7 +331,7 @@ py::dict statistics_of(const PyCommunicator& c) {
   d["works_posted"] = s.works_posted;
   d["works_completed"] = s.works_completed;
   d["works_failed"] = s.works_failed;
-  d["traffic"] = python::to_dict(s.traffic);
+  d["traffic"] = to_dict(s.traffic);
   d["staging_bytes"] = s.staging_bytes;
   return d;
 }

@@ -22,6 +22,8 @@ void translate(std::exception_ptr pointer) {
     std::rethrow_exception(pointer);
   } catch (const RulesError& e) {
     raise("RulesError", e);
+  } catch (const SeveralHostsError& e) {
+    raise("SeveralHostsError", e);
   } catch (const InvalidArgument& e) {
     raise("InvalidArgument", e);
   } catch (const MismatchError& e) {

@@ -13,5 +13,6 @@ void bind_environment(py::module_& module);
 void bind_rules(py::module_& module);
 void bind_schedule(py::module_& module);
 void bind_communicator(py::module_& module);
+void bind_device(py::module_& module);
 
 }  // namespace accl::python

@@ -11,4 +11,5 @@ PYBIND11_MODULE(_core, module) {
   bind_rules(module);
   bind_schedule(module);
   bind_communicator(module);
+  bind_device(module);
 }

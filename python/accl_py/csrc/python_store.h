@@ -1,9 +1,10 @@
 // PythonStore: a Python object (accl_py.stores.StoreAdapter) as a Store. Takes the GIL for each
-// call.
+// call, on any thread; once the interpreter ends, every call fails.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -29,5 +30,8 @@ class PythonStore final : public Store {
   std::optional<pybind11::error_already_set> interrupt_;
   pybind11::object object_;
 };
+
+// A store that any thread may be the last to hold.
+std::shared_ptr<PythonStore> shared_store(pybind11::object object);
 
 }  // namespace accl::python
