@@ -427,6 +427,29 @@ def backwards(rank: int, size: int) -> None:
     dist.destroy_process_group(group)
 
 
+def barrier_first(rank: int, size: int) -> None:
+    """The first call of all is a barrier, which has no tensor to tell the GPU by."""
+    dist.barrier(device_ids=[torch.cuda.current_device()])
+    dist.barrier()
+    box = full(100, rank + 1)
+    dist.all_reduce(box)
+    assert (box == total(size)).all()
+
+
+def made_again(rank: int, size: int, backend: str, folder: str) -> None:
+    """The default group is left and made anew, for a device and not, in one process."""
+    import pool
+
+    device = torch.device(CUDA, torch.cuda.current_device())
+    for turn, eager in enumerate((True, False, False, True)):
+        dist.destroy_process_group()
+        pool.join(backend, rank, size, str(Path(folder) / f"store{turn}"), device, eager)
+        for count in (8, 200_000):
+            box = full(count, rank + 1)
+            dist.all_reduce(box)
+            assert (box == total(size)).all(), (turn, count)
+
+
 def _sorts() -> bool:
     import inspect
 
