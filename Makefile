@@ -36,6 +36,7 @@ test: build
 	ACCL_LOG=error build/test/accl_contract_tests
 	ACCL_LOG=error build/test/accl_plugin_tests
 	$(PYTHON) -m pytest -q $(wildcard tests/tools tests/python tests/perf tests/tuner tests/plugin tests/python_torch)
+	$(PYTHON) -m pytest -q tests/python_device
 
 # Format, lint, types, dependency rules, generated docs.
 check: build

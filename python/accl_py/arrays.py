@@ -1,7 +1,8 @@
 """Views of arrays: address, shape, strides and dtype of whatever the caller has.
 
-numpy arrays, torch CPU tensors (torch is never imported here), and anything that numpy can view
-through the buffer protocol or DLPack. A view never owns memory; it holds the array.
+On the host: numpy arrays, torch CPU tensors (torch is never imported here), and anything that numpy
+can view through the buffer protocol or DLPack. On GPUs: see accl_py.device_arrays. A view never
+owns memory; it holds the array.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from accl_py import _core
+from accl_py.device_arrays import CudaArray, device_like
 from accl_py.errors import InvalidArgument
 
-__all__ = ["View", "contiguous", "copy_back", "like", "view"]
+__all__ = ["Staged", "View", "contiguous", "copy_back", "finish_all", "is_torch", "like", "view"]
 
 DType = _core.DType
 
@@ -56,14 +58,16 @@ _MOST_OFFSETS = 1 << 22  # elements of an odd view that are looked at one by one
 class View:
     """One array of the caller's. Sizes in elements, address in bytes."""
 
+    name: str  # what messages call it
     array: Any  # the caller's object
-    memory: Any  # it as a numpy array or torch tensor
+    memory: Any  # it as a numpy array, or as what the caller has
     address: int
     shape: tuple[int, ...]
     dtype: DType
     contiguous: bool
     readonly: bool
     is_torch: bool
+    device: int | None = None  # the GPU's ordinal; None: host memory
 
     @property
     def count(self) -> int:
@@ -95,13 +99,15 @@ def view(array: Any, name: str, *, writable: bool = False) -> View:
 
     writable: it will be written; read-only memory, and elements that share memory (as in expanded
         tensors), are refused.
-    Raises InvalidArgument where it is no array, is on a device, or has a dtype that is not
-    supported; `name` is what the message calls it.
+    Raises InvalidArgument where it is no array, is on a device that is no CUDA GPU, or has a dtype
+    that is not supported; `name` is what the message calls it.
     """
     if isinstance(array, np.ndarray):
         return _numpy_view(array, array, name, writable)
     if is_torch(array):
         return _torch_view(array, name, writable)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _cuda_view(array, name, writable)
     return _numpy_view(array, _as_numpy(array, name), name, writable)
 
 
@@ -110,8 +116,8 @@ def _as_numpy(array: Any, name: str) -> np.ndarray[Any, Any]:
         device = getattr(array, "__dlpack_device__", lambda: (_DLPACK_HOST, 0))()
         if device[0] != _DLPACK_HOST:
             raise InvalidArgument(
-                f"{name} is on a device; this version moves memory of the host only. "
-                "Copy it to the host first."
+                f"{name} is on a device of DLPack's type {int(device[0])}; expected memory of the host, "
+                "or a CUDA array with __cuda_array_interface__."
             )
         try:
             return np.from_dlpack(array)
@@ -123,8 +129,8 @@ def _as_numpy(array: Any, name: str) -> np.ndarray[Any, Any]:
         memory = memoryview(array)
     except (TypeError, BufferError):
         raise InvalidArgument(
-            f"{name} is a {type(array).__name__}; expected a numpy array, a torch CPU tensor, or "
-            "anything with DLPack or the buffer protocol."
+            f"{name} is a {type(array).__name__}; expected a numpy or CuPy array, a torch tensor, or "
+            "anything with DLPack, the buffer protocol or __cuda_array_interface__."
         ) from None
     try:
         return np.asarray(memory)
@@ -135,29 +141,35 @@ def _as_numpy(array: Any, name: str) -> np.ndarray[Any, Any]:
         ) from error
 
 
-def _numpy_view(array: Any, a: np.ndarray[Any, Any], name: str, writable: bool) -> View:
-    dtype = _NUMPY_DTYPES.get(a.dtype)
+def _dtype_of(kind: np.dtype[Any], name: str) -> DType:
+    dtype: DType | None = _NUMPY_DTYPES.get(kind)
+    if dtype is None and kind.isnative:
+        dtype = _NUMPY_EXTENSIONS.get(kind.name)
     if dtype is None:
-        dtype = _NUMPY_EXTENSIONS.get(a.dtype.name) if a.dtype.isnative else None
-        if dtype is None:
-            text = str(a.dtype) if a.dtype.isnative else f"{a.dtype.name} of foreign byte order"
-            raise InvalidArgument(
-                f"{name} has dtype {text}; expected one of: {_names()}, in native byte order."
-            )
+        text = str(kind) if kind.isnative else f"{kind.name} of foreign byte order"
+        raise InvalidArgument(
+            f"{name} has dtype {text}; expected one of: {_names()}, in native byte order."
+        )
+    return dtype
+
+
+def _numpy_view(array: Any, a: np.ndarray[Any, Any], name: str, writable: bool) -> View:
+    dtype = _dtype_of(a.dtype, name)
     whole = a.flags.c_contiguous and a.flags.aligned
     if writable:
         if not a.flags.writeable:
             raise InvalidArgument(f"{name} is read-only, but it would be written.")
         if not whole:
             _refuse_overlap(name, a.shape, a.strides, a.itemsize)
-    return View(array, a, a.ctypes.data, a.shape, dtype, whole, not a.flags.writeable, False)
+    return View(name, array, a, a.ctypes.data, a.shape, dtype, whole, not a.flags.writeable, False)
 
 
 def _torch_view(t: Any, name: str, writable: bool) -> View:
-    if t.device.type != "cpu":
+    if t.device.type not in ("cpu", "cuda"):
         raise InvalidArgument(
-            f"{name} is on {t.device}; this version moves CPU tensors only. Use .cpu() first."
+            f"{name} is on {t.device}; expected a tensor of the CPU or of a CUDA GPU."
         )
+    on_gpu = t.device.type == "cuda"
     if str(t.layout) != "torch.strided":
         raise InvalidArgument(f"{name} is {t.layout}; expected a dense tensor.")
     dtype = _TORCH_NAMES.get(str(t.dtype))
@@ -166,10 +178,30 @@ def _torch_view(t: Any, name: str, writable: bool) -> View:
     shape = tuple(t.shape)
     memory = t.detach()
     whole = t.is_contiguous() and not t.is_conj() and not t.is_neg()
+    if on_gpu and not whole:
+        raise _not_contiguous(name, ".contiguous()")
     if writable and not whole:
         size = t.element_size()
         _refuse_overlap(name, shape, tuple(s * size for s in t.stride()), size)
-    return View(t, memory, t.data_ptr(), shape, dtype, whole, False, True)
+    device = t.device.index if on_gpu else None
+    return View(name, t, memory, t.data_ptr(), shape, dtype, whole, False, True, device)
+
+
+def _cuda_view(array: Any, name: str, writable: bool) -> View:
+    a = CudaArray.of(array, name)
+    if not a.contiguous:
+        raise _not_contiguous(name, "cupy.ascontiguousarray(...)")
+    if writable and a.readonly:
+        raise InvalidArgument(f"{name} is read-only, but it would be written.")
+    dtype = _dtype_of(a.dtype, name)
+    return View(name, array, array, a.address, a.shape, dtype, True, a.readonly, False, a.device)
+
+
+def _not_contiguous(name: str, how: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{name} is on a GPU and not contiguous in C order; copy it first, with {how}, since calls "
+        "on a GPU make no copies of their own."
+    )
 
 
 def _refuse_overlap(
@@ -209,8 +241,13 @@ def _names() -> str:
     return ", ".join(DType.__members__)
 
 
-def like(v: View, shape: tuple[int, ...]) -> Any:
-    """A new, contiguous array of the same kind and dtype, uninitialised."""
+def like(v: View, shape: tuple[int, ...], stream: int | None = None) -> Any:
+    """A new, contiguous array of the same kind and dtype, uninitialised.
+
+    stream: on a GPU, the stream on which it is used first, where it is not the current one.
+    """
+    if v.device is not None:
+        return device_like(v.memory, shape, v.device, stream, v.name)
     if v.is_torch:
         return v.memory.new_empty(shape)
     return np.empty(shape, v.memory.dtype)
@@ -231,3 +268,28 @@ def copy_back(v: View, staged: Any) -> None:
         v.memory.copy_(staged)
     else:
         v.memory[...] = staged
+
+
+class Staged:
+    """An array of a call: the caller's, or a contiguous copy where the caller's is not."""
+
+    def __init__(self, v: View, *, read: bool) -> None:
+        self.caller = v
+        self.staged = not v.contiguous
+        if self.staged:
+            self.memory = contiguous(v) if read else like(v, v.shape)
+            self.address = view(self.memory, "staging").address
+        else:
+            self.memory = v.memory
+            self.address = v.address
+
+    def finish(self) -> None:
+        """Copies the result into the caller's array where it went through a copy."""
+        if self.staged:
+            copy_back(self.caller, self.memory)
+
+
+def finish_all(outputs: list[Staged]) -> None:
+    """Finishes each."""
+    for staged in outputs:
+        staged.finish()

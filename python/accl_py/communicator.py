@@ -1,224 +1,80 @@
-"""Communicator: collectives on numpy arrays, torch CPU tensors and whatever has DLPack or the
-buffer protocol.
+"""Communicator: collectives on arrays of the host (numpy, torch, whatever has DLPack or the buffer
+protocol) and of GPUs (CuPy, torch, whatever has __cuda_array_interface__).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from numbers import Real
-from operator import index
 from os import PathLike
-from threading import Lock
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import Any, NoReturn, Unpack
 
 import numpy as np
 
 from accl_py import _core
-from accl_py.arrays import View, contiguous, copy_back, like, view
-from accl_py.errors import AcclError, InvalidArgument, TimeoutError
+from accl_py.arguments import (
+    OPTION_NAMES,
+    CallOptions,
+    core_options,
+    counts_of,
+    integer,
+    seconds_of,
+)
+from accl_py.arrays import Staged, View, finish_all, like, view
+from accl_py.device import DeviceOptions, DeviceSide, Origin, device_of
+from accl_py.device_arrays import stream_handle
+from accl_py.errors import AcclError, InvalidArgument, SeveralHostsError
 from accl_py.stores import StoreAdapter
+from accl_py.work import HostWork, Work
 
-__all__ = ["ANY_SOURCE", "CallOptions", "Communicator", "Group", "PreparedCall", "Work"]
+__all__ = [
+    "ANY_SOURCE",
+    "CallOptions",
+    "Communicator",
+    "DeviceOptions",
+    "Group",
+    "PreparedCall",
+    "PreparedDeviceCall",
+    "Work",
+]
 
 ANY_SOURCE: int = _core.ANY_SOURCE
 Rules = _core.Rules
 PreparedCall = _core.PreparedCall
+PreparedDeviceCall = _core.PreparedDeviceCall
 _C = _core.Collective
 _PLAIN_OPS = {word: op for word, op in _core.ReduceOp.__members__.items() if word != "premul_sum"}
 
 
-class CallOptions(TypedDict, total=False):
-    """What every collective takes besides its own arguments.
-
-    algorithm, protocol, chunk_bytes: force a choice, which must be the same on every rank; None
-        leaves it to the rules. See accl_py.schedule.algorithms and docs/algorithms.md.
-    timeout: seconds for this call; None: the communicator's.
-    async_op: return a `Work` at once instead of waiting.
-    """
-
-    algorithm: str | None
-    protocol: str | None
-    chunk_bytes: int | None
-    timeout: float | timedelta | None
-    async_op: bool
+_POINT_TO_POINT = (_C.send, _C.recv)
 
 
-_INT_MAX = 2**31 - 1
-_SIZE_MAX = 2**62
-_OPTION_NAMES = frozenset(CallOptions.__annotations__)
+@dataclass(slots=True)
+class _Made:
+    """A call that is ready to be made."""
 
-
-def seconds_of(timeout: float | timedelta, name: str = "timeout") -> float:
-    """A timeout in seconds; InvalidArgument where it is none.
-
-    `name` is what the message calls it.
-    """
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not seconds > 0:
-        raise InvalidArgument(f"{name} is {timeout!r}; expected seconds above 0 or a timedelta.")
-    return float(seconds)
-
-
-def _core_options(options: CallOptions) -> dict[str, Any]:
-    """The options as _core.Call takes them.
-
-    Raises InvalidArgument for an unknown or ill-typed one.
-    """
-    if not options:
-        return {}
-    if unknown := options.keys() - _OPTION_NAMES:
-        raise InvalidArgument(
-            f"Option {min(unknown)!r} is unknown; expected one of: "
-            f"{', '.join(sorted(_OPTION_NAMES))}."
-        )
-    result: dict[str, Any] = {}
-    for word in ("algorithm", "protocol"):
-        value = options.get(word)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise InvalidArgument(f"{word} is {value!r}; expected a word or None.")
-        result[word] = value
-    chunk = options.get("chunk_bytes")
-    if chunk is not None:
-        result["chunk_bytes"] = _integer(chunk, "chunk_bytes", 0, _SIZE_MAX)
-    timeout = options.get("timeout")
-    if timeout is not None:
-        result["timeout"] = seconds_of(timeout)
-    if options.get("async_op"):
-        result["background"] = True
-    return result
-
-
-def _integer(value: Any, name: str, least: int = -_INT_MAX - 1, most: int = _INT_MAX) -> int:
-    try:
-        number = index(value)
-    except TypeError:
-        raise InvalidArgument(f"{name} is {value!r}; expected an integer.") from None
-    if number < least:
-        raise InvalidArgument(f"{name} is {number}; expected at least {least}.")
-    if number > most:
-        raise InvalidArgument(f"{name} is {number}; expected at most {most}.")
-    return number
-
-
-def _counts(values: Sequence[int] | None, name: str, size: int) -> list[int] | None:
-    if values is None:
-        return None
-    if not isinstance(values, Iterable) or isinstance(values, str):
-        raise InvalidArgument(f"{name} is {values!r}; expected a list of one integer a rank.")
-    counts = [_integer(v, f"{name}[{i}]", 0, _SIZE_MAX) for i, v in enumerate(values)]
-    if len(counts) != size:
-        raise InvalidArgument(f"{name} has {len(counts)} entries; expected one a rank: {size}.")
-    return counts
-
-
-class Work:
-    """A call under way.
-
-    May be dropped: it completes all the same, and its arrays are kept until then.
-    """
-
-    def __init__(self, work: _core.Work, result: Any, staged: list[_Staged]) -> None:
-        self._work = work
-        self._result = result
-        self._staged = staged  # results that are still to be copied back
-        self._finishing = Lock()
-
-    def __del__(self) -> None:
-        # Dropped under way: the results are copied back once they are there.
-        if self._staged:
-            work, staged = self._work, self._staged
-            work.on_complete(lambda: None if work.failed() else _finish_all(staged))
-
-    def wait(self, timeout: float | timedelta | None = None) -> Any:
-        """Waits and returns the call's result.
-
-        Raises the call's error, or accl_py.errors.TimeoutError if `timeout` (seconds) passes first:
-        the call then goes on and may be waited for again.
-        """
-        if not self._work.wait(None if timeout is None else seconds_of(timeout)):
-            raise TimeoutError(
-                f"The call (#{self.sequence}) was not complete after {timeout} s; it goes on."
-            )
-        self._copy_back()
-        return self._result
-
-    def _copy_back(self) -> None:
-        if self._staged:
-            with self._finishing:
-                staged, self._staged = self._staged, []
-                _finish_all(staged)
-
-    def done(self) -> bool:
-        """Whether it is complete, with or without an error."""
-        if not self._work.done():
-            return False
-        if not self._work.failed():
-            self._copy_back()
-        return True
-
-    @property
-    def result(self) -> Any:
-        """What the call returns; waits for it."""
-        return self.wait()
-
-    @property
-    def sequence(self) -> int:
-        """The number of the call, from 1; collectives and point-to-point messages count apart."""
-        return self._work.sequence
-
-    @property
-    def source_rank(self) -> int:
-        """Of a recv: who sent it; -1 until it is complete."""
-        return self._work.source_rank
-
-    def report(self) -> dict[str, Any]:
-        """What really ran: algorithm, protocol, chunk_bytes, traffic.
-
-        Empty words until it is complete.
-        """
-        return self._work.report()
-
-    def __repr__(self) -> str:
-        return f"<accl_py.Work #{self.sequence}, {'complete' if self.done() else 'under way'}>"
-
-
-class _Staged:
-    """An array of a call: the caller's, or a contiguous copy where the caller's is not."""
-
-    def __init__(self, v: View, *, read: bool) -> None:
-        self.caller = v
-        self.staged = not v.contiguous
-        if self.staged:
-            self.memory = contiguous(v) if read else like(v, v.shape)
-            self.address = view(self.memory, "staging").address
-        else:
-            self.memory = v.memory
-            self.address = v.address
-
-    def finish(self) -> None:
-        if self.staged:
-            copy_back(self.caller, self.memory)
-
-
-def _finish_all(outputs: list[_Staged]) -> None:
-    for staged in outputs:
-        staged.finish()
+    kind: _core.Collective
+    call: _core.Call
+    keep: list[Staged]  # its arrays
+    outputs: list[Staged]
+    result: Any
+    peer: int = -1
 
 
 class Group:
     """Sends and receives that are posted together, in any order; see Communicator.group."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, stream: Any = None) -> None:
         self._communicator = communicator
+        self._stream = stream
         self._calls: list[_core.Call] = []
-        self._keep: list[Any] = []
-        self._finish: list[_Staged] = []
+        self._keep: list[Staged] = []
+        self._finish: list[Staged] = []
         self._open = True
 
     def send(self, x: Any, peer: int, *, tag: int = 0) -> None:
@@ -241,28 +97,49 @@ class Group:
             raise InvalidArgument("This group has been posted already; open another one.")
 
     def _run(self) -> None:
-        self._communicator._handle.post_group(self._calls, self._keep).wait()
-        _finish_all(self._finish)
+        communicator = self._communicator
+        device = device_of(self._keep)
+        if device is not None:
+            handle = communicator._gpu.require("A group", device)
+            options: CallOptions = {"stream": self._stream}
+            communicator._gpu.enqueue(handle, self._calls, self._keep, None, options)
+            return
+        _refuse_stream(self._stream)
+        communicator._host.post_group(self._calls, self._keep).wait()
+        finish_all(self._finish)
 
 
 class Communicator:
     """A fixed set of ranks that call the same collectives in the same order.
 
-    Made by `from_store`, `from_mpi` or `accl_py.init`. Arrays: numpy arrays, torch CPU tensors, and
-    anything with DLPack or the buffer protocol; of any layout (non-contiguous ones are staged
-    through a copy). Shapes must agree between ranks as each method says; what does not agree raises
-    MismatchError on every rank. All methods raise InvalidArgument for a bad argument (nothing is
-    started then), TimeoutError, PeerError, MismatchError and AbortedError as accl_py.errors says;
-    after any but the first, the communicator has ended.
+    Made by `from_store`, `from_mpi` or `accl_py.init`. Arrays on the host: numpy arrays, torch CPU
+    tensors, and anything with DLPack or the buffer protocol; of any layout (non-contiguous ones are
+    staged through a copy). Shapes must agree between ranks as each method says; what does not agree
+    raises MismatchError on every rank. All methods raise InvalidArgument for a bad argument
+    (nothing is started then), TimeoutError, PeerError, MismatchError and AbortedError as
+    accl_py.errors says; after any but the first, the communicator has ended.
+
+    Arrays on a GPU: CuPy arrays, torch CUDA tensors, and anything with __cuda_array_interface__;
+    contiguous, all on one GPU, the same in all calls. NCCL moves them, or kernels of our own. A
+    call returns when it has been put on a stream (the current one of the array's library, or
+    `stream`), and its result is ordered on that stream; the host does not wait. Ranks that do not
+    agree hang on the GPU until the call's timeout, which names who is missing. The first collective
+    call makes the GPU half of the communicator, on all ranks; `device` makes it at once. The host
+    half and the GPU half end separately on errors; abort() and shutdown() end both.
 
     Thread-safe. Not usable in a forked child.
     """
 
     _quick = True  # calls go straight to the core where they can
 
-    def __init__(self, handle: _core.Communicator) -> None:
-        self._handle = handle
-        self._size = handle.size
+    def __init__(
+        self, origin: Origin, handle: _core.Communicator | None, gpu: DeviceSide | None = None
+    ) -> None:
+        self._origin = origin
+        self._handle = handle  # None: ranks of several hosts, who have a GPU half alone
+        self._gpu = DeviceSide(origin) if gpu is None else gpu
+        self._size = origin.size
+        self._splits = 0
 
     @classmethod
     def from_store(
@@ -274,6 +151,8 @@ class Communicator:
         timeout: float | timedelta = 1800.0,
         name: str = "world",
         rules: Rules | str | PathLike[str] | None = None,
+        device: int | None = None,
+        device_options: DeviceOptions | None = None,
     ) -> Communicator:
         """Makes a communicator; every rank calls it, with the same store, size and name.
 
@@ -281,6 +160,11 @@ class Communicator:
         timeout: seconds to wait for the others, and of each call.
         rules: a rules file or Rules, the same on every rank; None: the file that ACCL_RULES names,
             else the defaults.
+        device: the GPU of this rank's CUDA arrays; all ranks or none give it. The GPU half is then
+            made at once, and ranks may be on several hosts (calls with arrays of the host then
+            raise SeveralHostsError). None: it is made at the first collective call with CUDA
+            arrays. The store must stay usable while the GPU half lives.
+        device_options: see DeviceOptions.
         Raises InvalidArgument, MismatchError (sizes, versions or rules differ), TimeoutError,
         StoreError, PeerError, RulesError, AcclSystemError.
         """
@@ -293,18 +177,23 @@ class Communicator:
             raise InvalidArgument(
                 f"rules is {rules!r}; expected Rules, the path of a file, or None."
             )
-        if not isinstance(name, str) or not name or "\n" in name:
-            raise InvalidArgument(f"name is {name!r}; expected a text of one line.")
-        handle = _core.Communicator.create(
-            StoreAdapter(store),
-            _integer(rank, "rank"),
-            _integer(size, "size"),
+        _checked_name(name)
+        if device is not None:
+            device = integer(device, "device", 0)
+        origin = Origin(
+            store,
+            integer(rank, "rank"),
+            integer(size, "size"),
             seconds_of(timeout),
             name,
             rules,
             rules_file,
+            _device_options(device_options),
         )
-        return cls(handle)
+        communicator = cls(origin, _join_host(origin, alone=device is None))
+        if device is not None:
+            communicator._gpu.join(device)
+        return communicator
 
     @classmethod
     def from_mpi(cls, comm: Any, **options: Any) -> Communicator:
@@ -318,7 +207,7 @@ class Communicator:
     @property
     def rank(self) -> int:
         """This rank."""
-        return self._handle.rank
+        return self._origin.rank
 
     @property
     def size(self) -> int:
@@ -328,26 +217,38 @@ class Communicator:
     @property
     def nodes(self) -> int:
         """The number of hosts."""
-        return self._handle.nodes
+        return self._either.nodes
+
+    @property
+    def device(self) -> int | None:
+        """The GPU of the arrays; None where there is no GPU half yet."""
+        return None if self._gpu.handle is None else self._gpu.handle.device
+
+    @property
+    def kernels_unavailable(self) -> str:
+        """Why our own GPU kernels cannot be used here; empty where they can, as rules say."""
+        return self._gpu.require("kernels_unavailable").kernels_unavailable
 
     @property
     def name(self) -> str:
         """Its name, in errors and traces."""
-        return self._handle.name
+        return self._origin.name
 
     @property
     def timeout(self) -> float:
         """Seconds of each call that is given none of its own."""
-        return self._handle.timeout
+        return self._either.timeout
 
     @timeout.setter
     def timeout(self, seconds: float | timedelta) -> None:
-        self._handle.timeout = seconds_of(seconds)
+        seconds = seconds_of(seconds)
+        for half in self._halves:
+            half.timeout = seconds
 
     @property
     def rules(self) -> Rules:
         """The rules by which algorithms are chosen."""
-        return self._handle.rules
+        return self._either.rules
 
     def __repr__(self) -> str:
         return f"<accl_py.Communicator '{self.name}', rank {self.rank} of {self.size}>"
@@ -386,7 +287,7 @@ class Communicator:
         """
         if self._quick and out is None and not options and type(x) is np.ndarray:  # the usual case
             plain = _PLAIN_OPS.get(op) if isinstance(op, str) else None
-            if plain is not None and self._handle.all_reduce_in_place(x, plain):
+            if plain is not None and self._host.all_reduce_in_place(x, plain):
                 return x
         return self._execute(self._reduction(_C.all_reduce, x, out, op, factor, options), options)
 
@@ -407,7 +308,7 @@ class Communicator:
         """
         self._check_root(root)
         if self.rank != root:
-            source = _Staged(view(x, "x"), read=True)
+            source = Staged(view(x, "x"), read=True)
             call = self._call(
                 _C.reduce,
                 source,
@@ -417,7 +318,7 @@ class Communicator:
                 root=root,
                 **self._op(op, factor),
             )
-            return self._execute((call, [source], [], None), options)
+            return self._execute(_Made(_C.reduce, call, [source], [], None), options)
         return self._execute(
             self._reduction(_C.reduce, x, out, op, factor, options, root=root), options
         )
@@ -429,11 +330,12 @@ class Communicator:
         """
         self._check_root(root)
         is_root = self.rank == root
-        staged = _Staged(view(x, "x", writable=not is_root), read=is_root)
+        staged = Staged(view(x, "x", writable=not is_root), read=is_root)
         call = self._call(
             _C.broadcast, staged, staged, options, count=staged.caller.count, root=root
         )
-        return self._execute((call, [staged], [] if is_root else [staged], x), options)
+        outputs = [] if is_root else [staged]
+        return self._execute(_Made(_C.broadcast, call, [staged], outputs, x), options)
 
     def all_gather(
         self,
@@ -465,10 +367,10 @@ class Communicator:
         self._check_root(root)
         if self.rank == root:
             return self._execute(self._gathering(_C.gather, x, out, counts, root, options), options)
-        source = _Staged(view(x, "x"), read=True)
+        source = Staged(view(x, "x"), read=True)
         uneven = self._uneven(source.caller, counts, self.rank)
         call = self._call(_C.gather, source, None, options, root=root, **uneven)
-        return self._execute((call, [source], [], None), options)
+        return self._execute(_Made(_C.gather, call, [source], [], None), options)
 
     def reduce_scatter(
         self,
@@ -485,12 +387,12 @@ class Communicator:
         x: (size, *shape), or (size * n, ...) where out is (n, ...); with counts (sum(counts), ...).
         out: one rank's part; None: a new array.
         """
-        source = _Staged(view(x, "x"), read=True)
-        target, call_counts = self._part(source.caller, out, counts)
+        source = Staged(view(x, "x"), read=True)
+        target, call_counts = self._part(source.caller, out, counts, options)
         call = self._call(
             _C.reduce_scatter, source, target, options, **call_counts, **self._op(op, factor)
         )
-        return self._execute((call, [source, target], [target], target.caller.array), options)
+        return self._execute(_both(_C.reduce_scatter, call, source, target), options)
 
     def scatter(
         self,
@@ -514,14 +416,14 @@ class Communicator:
                     f"out is missing on rank {self.rank}: only the root {root} knows the shape of "
                     "its part."
                 )
-            target = _Staged(view(out, "out", writable=True), read=False)
+            target = Staged(view(out, "out", writable=True), read=False)
             uneven = self._uneven(target.caller, counts, self.rank)
             call = self._call(_C.scatter, None, target, options, root=root, **uneven)
-            return self._execute((call, [target], [target], out), options)
-        source = _Staged(view(x, "x"), read=True)
-        target, call_counts = self._part(source.caller, out, counts)
+            return self._execute(_Made(_C.scatter, call, [target], [target], out), options)
+        source = Staged(view(x, "x"), read=True)
+        target, call_counts = self._part(source.caller, out, counts, options)
         call = self._call(_C.scatter, source, target, options, root=root, **call_counts)
-        return self._execute((call, [source, target], [target], target.caller.array), options)
+        return self._execute(_both(_C.scatter, call, source, target), options)
 
     def all_to_all(
         self,
@@ -538,15 +440,15 @@ class Communicator:
         send_counts, receive_counts: first-dimension sizes to and from each rank where they differ;
             both must be given.
         """
-        source = _Staged(view(x, "x"), read=True)
+        source = Staged(view(x, "x"), read=True)
         shape = source.caller.shape
         if not shape:
             raise InvalidArgument(
                 "x has no dimension; expected at least one, whose parts go to the ranks."
             )
         row = _row_elements(shape)
-        send = _counts(send_counts, "send_counts", self._size)
-        receive = _counts(receive_counts, "receive_counts", self._size)
+        send = counts_of(send_counts, "send_counts", self._size)
+        receive = counts_of(receive_counts, "receive_counts", self._size)
         if (send is None) != (receive is None):
             raise InvalidArgument("send_counts and receive_counts must be given together.")
         if send is not None and receive is not None:
@@ -554,7 +456,7 @@ class Communicator:
                 raise InvalidArgument(
                     f"send_counts sum to {sum(send)}, but x has a first dimension of {shape[0]}."
                 )
-            target = self._target(source.caller, out, [(sum(receive), *shape[1:])])
+            target = self._target(source.caller, out, [(sum(receive), *shape[1:])], options)
             sizes = {
                 "counts": [c * row for c in send],
                 "receive_counts": [c * row for c in receive],
@@ -566,15 +468,20 @@ class Communicator:
                     f"x has a first dimension of {shape[0]}, which {self._size} ranks do not "
                     "divide; give counts."
                 )
-            target = self._target(source.caller, out, [shape])
+            target = self._target(source.caller, out, [shape], options)
             call = self._call(
                 _C.all_to_all, source, target, options, count=source.caller.count // self._size
             )
-        return self._execute((call, [source, target], [target], target.caller.array), options)
+        return self._execute(_both(_C.all_to_all, call, source, target), options)
 
     def barrier(self, **options: Unpack[CallOptions]) -> Any:
-        """Waits until every rank is here."""
-        return self._execute((self._call(_C.barrier, None, None, options), [], [], None), options)
+        """Waits until every rank is here: their hosts; what their GPUs do is another matter.
+
+        With `stream`: puts a barrier on that stream of the GPU instead, and returns. What is put on
+        the stream afterwards runs when all ranks' streams are there.
+        """
+        made = _Made(_C.barrier, self._call(_C.barrier, None, None, options), [], [], None)
+        return self._execute(made, options)
 
     # ---- point to point ----
 
@@ -584,33 +491,39 @@ class Communicator:
         The peer need not have received it.
         """
         call, staged = self._message(_C.send, x, peer, tag, options)
-        return self._execute((call, [staged], [], None), options)
+        return self._execute(_Made(_C.send, call, [staged], [], None, peer), options)
 
     def recv(
         self, x: Any, peer: int = ANY_SOURCE, *, tag: int = 0, **options: Unpack[CallOptions]
     ) -> Any:
         """Receives into `x` from `peer` (default: from any rank) the next message with that tag.
 
-        Returns the rank that sent it; with async_op a Work, which has `source_rank`.
+        Returns the rank that sent it; with async_op a Work, which has `source_rank`. On a GPU the
+        peer must be named, and messages of a pair match in order, whatever their tags.
         """
         call, staged = self._message(_C.recv, x, peer, tag, options)
+        made = _Made(_C.recv, call, [staged], [staged], x, peer)
         if options.get("async_op"):
-            return self._execute((call, [staged], [staged], x), options)
-        source = self._handle.run(call, staged)
+            return self._execute(made, options)
+        if staged.caller.device is not None:
+            self._execute(made, options)
+            return peer
+        _refuse_stream(options.get("stream"))
+        source = self._host.run(call, staged)
         staged.finish()
         return source
 
     @contextmanager
-    def group(self) -> Iterator[Group]:
+    def group(self, *, stream: Any = None) -> Iterator[Group]:
         """Sends and receives that are posted together, so that their order does not matter:
 
             with comm.group() as g:
                 g.send(a, right)
                 g.recv(b, left)
 
-        Complete when the block has been left.
+        Complete when the block has been left; with arrays on a GPU it is then on the stream.
         """
-        group = Group(self)
+        group = Group(self, stream)
         try:
             yield group
         finally:
@@ -621,82 +534,163 @@ class Communicator:
 
     def prepare(
         self, collective: str, x: Any = None, out: Any = None, **arguments: Any
-    ) -> PreparedCall:
+    ) -> PreparedCall | PreparedDeviceCall:
         """A call to be made again and again from C++; for measuring. Arrays must be contiguous.
 
         collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather,
             scatter, barrier, send
-        or recv. Arguments as in the method of that name.
+        or recv. Arguments as in the method of that name. With arrays on a GPU: always on the stream
+        that `stream` names, or that is current now; the GPU half must be there.
         """
-        kind = _core.collective(collective)
-        options: CallOptions = {k: arguments.pop(k) for k in list(arguments) if k in _OPTION_NAMES}  # type: ignore[assignment]
-        call, keep = self._prepared(kind, x, out, arguments, options)
-        if any(staged.staged for staged in keep):
+        made, options = self._prepared(collective, x, out, arguments)
+        if any(staged.staged for staged in made.keep):
             raise InvalidArgument("prepare() needs contiguous arrays; x or out is not.")
-        return PreparedCall(self._handle, call, keep)
+        handle = self._gpu_of(made, options, "prepare()")
+        if handle is not None:
+            stream = self._gpu.stream_for(handle, made.keep, options)
+            return PreparedDeviceCall(handle, made.call, stream, made.keep)
+        return PreparedCall(self._host, made.call, made.keep)
 
     def choice_for(
         self, collective: str, x: Any = None, out: Any = None, **arguments: Any
     ) -> dict[str, Any]:
-        """What a call would use: algorithm, protocol, channels, chunk_bytes.
+        """What a call would use: algorithm, protocol, channels, chunk_bytes; on a GPU engine, too.
 
-        Arguments as in prepare().
+        Empty words: NCCL's own choice. Arguments as in prepare().
         """
-        kind = _core.collective(collective)
-        options: CallOptions = {k: arguments.pop(k) for k in list(arguments) if k in _OPTION_NAMES}  # type: ignore[assignment]
-        call, _ = self._prepared(kind, x, out, arguments, options)
-        return self._handle.choice_for(call)
+        made, options = self._prepared(collective, x, out, arguments)
+        handle = self._gpu_of(made, options, "choice_for()")
+        return (self._host if handle is None else handle).choice_for(made.call)
+
+    def split(self, color: int, key: int = 0, *, name: str | None = None) -> Communicator | None:
+        """Makes communicators of the ranks that give the same colour, ordered by key, then by rank.
+
+        Collective over all ranks. Returns None where color is negative: that rank takes no part.
+        Timeout, rules and device options are the parent's; the GPU half, where the parent has one,
+        is made by ncclCommSplit. name: of the child; None: the parent's with a number.
+        """
+        color, key = integer(color, "color"), integer(key, "key")
+        self._splits += 1
+        name = (
+            f"{self.name}/{self._splits}.{max(color, 0)}" if name is None else _checked_name(name)
+        )
+        taking_part = color >= 0
+        members = self._members(color, key)
+        store = self._origin.store
+        if hasattr(store, "split"):  # MPI's, whose calls are collective
+            store = store.split(color, key)
+        origin = replace(
+            self._origin,
+            store=store,
+            rank=members.index(self.rank) if taking_part else 0,
+            size=len(members),
+            timeout=self.timeout,
+            name=name,
+        )
+        host = _join_host(origin, alone=True) if taking_part and self._handle else None
+        gpu = self._gpu.split(color, key, origin)
+        if gpu is None:
+            return None
+        if self._handle is None and gpu.handle is not None:
+            origin = replace(origin, rank=gpu.handle.rank, size=gpu.handle.size)
+        return Communicator(origin, host, gpu)
+
+    def _members(self, color: int, key: int) -> list[int]:
+        """The ranks of one colour in their new order; without a host half NCCL finds them."""
+        if self._handle is None:
+            return [self.rank]
+        pairs = self.all_gather(np.array([color, key], np.int64)).tolist()
+        ranks = [rank for rank, (theirs, _) in enumerate(pairs) if theirs == color]
+        return sorted(ranks, key=lambda rank: (pairs[rank][1], rank))
 
     def statistics(self) -> dict[str, Any]:
-        """Counters since the start: works posted, completed and failed, traffic, staging_bytes."""
-        return self._handle.statistics()
+        """Counters since the start: works posted, completed and failed, traffic, staging_bytes.
 
-    def trace(self) -> dict[str, Any]:
-        """The last 2,048 operations; docs/trace.md has the fields."""
-        result: dict[str, Any] = json.loads(self._handle.trace_json())
+        Where there is a GPU half, `device` has its own: enqueued, completed, failed, captured (into
+        graphs), nccl_calls, kernel_launches.
+        """
+        counters = {} if self._handle is None else self._handle.statistics()
+        if self._gpu.handle is not None:
+            counters["device"] = self._gpu.handle.statistics()
+        return counters
+
+    def trace(self, *, device: bool = False) -> dict[str, Any]:
+        """The last 2,048 operations, of the host half or of the GPU half; docs/trace.md has the
+        fields.
+        """
+        half = self._gpu.require("trace(device=True)") if device else self._host
+        result: dict[str, Any] = json.loads(half.trace_json())
         return result
 
     @property
     def error(self) -> AcclError | None:
-        """The error that ended the communicator; None while it is well."""
-        try:
-            self._handle.raise_error()
-        except AcclError as error:
-            return error
+        """The error that ended the communicator or one half of it; None while it is well."""
+        for half in self._halves:
+            try:
+                half.raise_error()
+            except AcclError as error:
+                return error
         return None
 
     def abort(self, reason: str = "the program asked for it") -> None:
         """Ends all pending and later calls, here with AbortedError and on the peers with
         PeerError. Idempotent.
         """
-        self._handle.abort(str(reason))
+        for half in self._halves:
+            half.abort(str(reason))
 
     def shutdown(self) -> None:
         """Waits for the posted calls and leaves. Idempotent; later calls raise AbortedError."""
-        self._handle.shutdown()
+        try:
+            if self._gpu.handle is not None:
+                self._gpu.handle.shutdown()
+        finally:
+            if self._handle is not None:
+                self._handle.shutdown()
 
     # ---- inside ----
 
+    @property
+    def _host(self) -> _core.Communicator:
+        if self._handle is None:
+            raise SeveralHostsError(
+                f"The ranks of communicator '{self.name}' are on several hosts, and the CPU engine "
+                "connects ranks of one host only in this version; give arrays on the GPU, and "
+                "barrier(stream=...)."
+            )
+        return self._handle
+
+    @property
+    def _halves(self) -> list[_core.Communicator | _core.DeviceCommunicator]:
+        return [half for half in (self._handle, self._gpu.handle) if half is not None]
+
+    @property
+    def _either(self) -> _core.Communicator | _core.DeviceCommunicator:
+        return self._halves[0]
+
     def _prepared(
-        self,
-        kind: _core.Collective,
-        x: Any,
-        out: Any,
-        arguments: dict[str, Any],
-        options: CallOptions,
-    ) -> tuple[_core.Call, list[_Staged]]:
-        recorded: list[tuple[_core.Call, list[_Staged]]] = []
-        recorder = _Recorder(self, recorded)
+        self, collective: str, x: Any, out: Any, arguments: dict[str, Any]
+    ) -> tuple[_Made, CallOptions]:
+        kind = _core.collective(collective)
+        options: CallOptions = {k: arguments.pop(k) for k in list(arguments) if k in OPTION_NAMES}  # type: ignore[assignment]
+        options.pop("async_op", None)
+        recorder = _Recorder(self)
         method = getattr(recorder, kind.name)
         positional = {_C.barrier: (), _C.broadcast: (x,), _C.send: (x,), _C.recv: (x,)}.get(
             kind, (x, out)
         )
-        method(
-            *positional,
-            **arguments,
-            **{k: v for k, v in options.items() if k != "async_op"},
-        )
-        return recorded[0]
+        method(*positional, **arguments, **options)
+        return recorder.recorded[0], options
+
+    def _gpu_of(
+        self, made: _Made, options: CallOptions, what: str
+    ) -> _core.DeviceCommunicator | None:
+        """The GPU half, if the call is for it; made before, since not all ranks may be here."""
+        device = device_of(made.keep)
+        if device is not None or (made.kind == _C.barrier and options.get("stream") is not None):
+            return self._gpu.require(what, device)
+        _refuse_stream(options.get("stream"))
+        return None
 
     def _op(self, op: str, factor: float) -> dict[str, Any]:
         if not isinstance(op, str):
@@ -708,14 +702,14 @@ class Communicator:
         return {"op": _core.reduce_op(op), "factor": factor}
 
     def _check_root(self, root: int) -> None:
-        if not 0 <= _integer(root, "root") < self._size:
+        if not 0 <= integer(root, "root") < self._size:
             raise InvalidArgument(f"root is {root}; expected 0 to {self._size - 1}.")
 
     def _call(
         self,
         kind: _core.Collective,
-        source: _Staged | None,
-        target: _Staged | None,
+        source: Staged | None,
+        target: Staged | None,
         options: CallOptions,
         **fields: Any,
     ) -> _core.Call:
@@ -727,19 +721,31 @@ class Communicator:
             source.address if source is not None else 0,
             target.address if target is not None else 0,
             **fields,
-            **_core_options(options),
+            **core_options(options),
         )
 
-    def _execute(
-        self, prepared: tuple[_core.Call, list[_Staged], list[_Staged], Any], options: CallOptions
-    ) -> Any:
-        call, keep, outputs, result = prepared
+    def _execute(self, made: _Made, options: CallOptions) -> Any:
+        device = device_of(made.keep)
+        stream = options.get("stream")
+        if device is not None or (stream is not None and made.kind == _C.barrier):
+            return self._execute_on_gpu(made, device, options)
+        if stream is not None:
+            _refuse_stream(stream)
         if options.get("async_op"):
-            work = self._handle.post(call, keep)
-            return Work(work, result, [staged for staged in outputs if staged.staged])
-        self._handle.run(call, keep)
-        _finish_all(outputs)
-        return result
+            work = self._host.post(made.call, made.keep)
+            return HostWork(work, made.result, [staged for staged in made.outputs if staged.staged])
+        self._host.run(made.call, made.keep)
+        finish_all(made.outputs)
+        return made.result
+
+    def _execute_on_gpu(self, made: _Made, device: int | None, options: CallOptions) -> Any:
+        if options.get("stream") is not None:
+            stream_handle(options["stream"], device)  # a bad one is refused before anything starts
+        if device is None or made.kind in _POINT_TO_POINT:
+            handle = self._gpu.require(f"{made.kind.name}() on a GPU", device)
+        else:
+            handle = self._gpu.join(device, self.timeout)
+        return self._gpu.enqueue(handle, [made.call], made.keep, made.result, options, made.peer)
 
     def _reduction(
         self,
@@ -750,10 +756,11 @@ class Communicator:
         factor: float,
         options: CallOptions,
         **fields: Any,
-    ) -> tuple[_core.Call, list[_Staged], list[_Staged], Any]:
+    ) -> _Made:
         in_place = out is None
-        source = _Staged(view(x, "x", writable=in_place), read=True)
-        target = source if in_place else self._target(source.caller, out, [source.caller.shape])
+        source = Staged(view(x, "x", writable=in_place), read=True)
+        shapes = [source.caller.shape]
+        target = source if in_place else self._target(source.caller, out, shapes, options)
         call = self._call(
             kind,
             source,
@@ -763,7 +770,7 @@ class Communicator:
             **self._op(op, factor),
             **fields,
         )
-        return call, [source, target], [target], target.caller.array
+        return _both(kind, call, source, target)
 
     def _gathering(
         self,
@@ -773,10 +780,10 @@ class Communicator:
         counts: Sequence[int] | None,
         root: int,
         options: CallOptions,
-    ) -> tuple[_core.Call, list[_Staged], list[_Staged], Any]:
-        source = _Staged(view(x, "x"), read=True)
+    ) -> _Made:
+        source = Staged(view(x, "x"), read=True)
         shape = source.caller.shape
-        counts = _counts(counts, "counts", self._size)
+        counts = counts_of(counts, "counts", self._size)
         if counts is None:
             shapes = [(self._size, *shape)]
             if shape:
@@ -784,13 +791,13 @@ class Communicator:
         else:
             shapes = [(sum(counts), *shape[1:])]
         uneven = self._uneven(source.caller, counts, self.rank)
-        target = self._target(source.caller, out, shapes)
+        target = self._target(source.caller, out, shapes, options)
         call = self._call(kind, source, target, options, root=root, **uneven)
-        return call, [source, target], [target], target.caller.array
+        return _both(kind, call, source, target)
 
     def _uneven(self, v: View, counts: Sequence[int] | None, rank: int) -> dict[str, Any]:
         """The sizes of a call whose own block is `v`."""
-        checked = _counts(counts, "counts", self._size)
+        checked = counts_of(counts, "counts", self._size)
         if checked is None:
             return {"count": v.count}
         if not v.shape or v.shape[0] != checked[rank]:
@@ -802,22 +809,22 @@ class Communicator:
         return {"counts": [c * row for c in checked]}
 
     def _part(
-        self, whole: View, out: Any, counts: Sequence[int] | None
-    ) -> tuple[_Staged, dict[str, Any]]:
+        self, whole: View, out: Any, counts: Sequence[int] | None, options: CallOptions
+    ) -> tuple[Staged, dict[str, Any]]:
         """The output of one rank's part of `whole`, and the sizes of the call."""
         shape = whole.shape
         if not shape:
             raise InvalidArgument(
                 "x has no dimension; expected at least one, whose parts go to the ranks."
             )
-        checked = _counts(counts, "counts", self._size)
+        checked = counts_of(counts, "counts", self._size)
         if checked is not None:
             if sum(checked) != shape[0]:
                 raise InvalidArgument(
                     f"counts sum to {sum(checked)}, but x has a first dimension of {shape[0]}."
                 )
             row = _row_elements(shape)
-            target = self._target(whole, out, [(checked[self.rank], *shape[1:])])
+            target = self._target(whole, out, [(checked[self.rank], *shape[1:])], options)
             return target, {"counts": [c * row for c in checked]}
         if shape[0] % self._size:
             raise InvalidArgument(
@@ -827,14 +834,21 @@ class Communicator:
         shapes = [(shape[0] // self._size, *shape[1:])]
         if shape[0] == self._size:
             shapes.insert(0, shape[1:])
-        return self._target(whole, out, shapes), {"count": whole.count // self._size}
+        target = self._target(whole, out, shapes, options)
+        return target, {"count": whole.count // self._size}
 
-    def _target(self, source: View, out: Any, shapes: list[tuple[int, ...]]) -> _Staged:
+    def _target(
+        self, source: View, out: Any, shapes: list[tuple[int, ...]], options: CallOptions
+    ) -> Staged:
         """The output: the caller's, of one of `shapes` and the source's dtype, or a new one of the
         first.
         """
         if out is None:
-            return _Staged(view(like(source, shapes[0]), "out", writable=True), read=False)
+            stream = options.get("stream")
+            if stream is not None and source.device is not None:
+                stream = stream_handle(stream, source.device)
+            made = like(source, shapes[0], stream)
+            return Staged(view(made, "out", writable=True), read=False)
         target = view(out, "out", writable=True)
         if target.dtype != source.dtype:
             raise InvalidArgument(
@@ -844,17 +858,17 @@ class Communicator:
         if target.shape not in shapes:
             wanted = " or ".join(str(shape) for shape in shapes)
             raise InvalidArgument(f"out has shape {target.shape}; expected {wanted}.")
-        return _Staged(target, read=False)
+        return Staged(target, read=False)
 
     def _message(
         self, kind: _core.Collective, x: Any, peer: int, tag: int, options: CallOptions
-    ) -> tuple[_core.Call, _Staged]:
+    ) -> tuple[_core.Call, Staged]:
         receives = kind == _C.recv
-        staged = _Staged(view(x, "x", writable=receives), read=not receives)
+        staged = Staged(view(x, "x", writable=receives), read=not receives)
         fields = {
             "count": staged.caller.count,
-            "peer": _integer(peer, "peer"),
-            "tag": _integer(tag, "tag"),
+            "peer": integer(peer, "peer"),
+            "tag": integer(tag, "tag"),
         }
         if receives:
             return self._call(kind, None, staged, options, **fields), staged
@@ -866,22 +880,61 @@ class _Recorder(Communicator):
 
     _quick = False
 
-    def __init__(
-        self, communicator: Communicator, recorded: list[tuple[_core.Call, list[_Staged]]]
-    ) -> None:
-        super().__init__(communicator._handle)
-        self._recorded = recorded
+    def __init__(self, communicator: Communicator) -> None:
+        super().__init__(communicator._origin, communicator._handle, communicator._gpu)
+        self.recorded: list[_Made] = []
 
-    def _execute(
-        self, prepared: tuple[_core.Call, list[_Staged], list[_Staged], Any], options: CallOptions
-    ) -> Any:
-        self._recorded.append((prepared[0], prepared[1]))
+    def _execute(self, made: _Made, options: CallOptions) -> Any:
+        self.recorded.append(made)
 
     def recv(
         self, x: Any, peer: int = ANY_SOURCE, *, tag: int = 0, **options: Unpack[CallOptions]
     ) -> Any:
         call, staged = self._message(_C.recv, x, peer, tag, options)
-        self._recorded.append((call, [staged]))
+        self.recorded.append(_Made(_C.recv, call, [staged], [staged], x, peer))
+
+
+def _both(kind: _core.Collective, call: _core.Call, source: Staged, target: Staged) -> _Made:
+    return _Made(kind, call, [source, target], [target], target.caller.array)
+
+
+def _refuse_stream(stream: Any) -> None:
+    if stream is not None:
+        raise InvalidArgument(
+            "stream is given, but the arrays are in host memory; expected arrays on a GPU."
+        )
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not name or "\n" in name:
+        raise InvalidArgument(f"name is {name!r}; expected a text of one line.")
+    return name
+
+
+def _device_options(options: Any) -> DeviceOptions:
+    if options is not None and not isinstance(options, dict):
+        raise InvalidArgument(f"device_options is {options!r}; expected a dict or None.")
+    return DeviceOptions(**(options or {}))
+
+
+def _join_host(origin: Origin, *, alone: bool) -> _core.Communicator | None:
+    """The host half; None where the ranks are on several hosts, and it does not stand alone."""
+    try:
+        return _core.Communicator.create(
+            StoreAdapter(origin.store),
+            origin.rank,
+            origin.size,
+            origin.timeout,
+            origin.name,
+            origin.rules,
+            origin.rules_file,
+        )
+    except SeveralHostsError as error:
+        if alone:
+            raise SeveralHostsError(
+                f"{error} For arrays on GPUs, give device= on every rank."
+            ) from None
+        return None
 
 
 def _row_elements(shape: tuple[int, ...]) -> int:

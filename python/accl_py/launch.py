@@ -6,7 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from accl_py.communicator import Communicator, seconds_of
+from accl_py.arguments import seconds_of
+from accl_py.communicator import Communicator
 from accl_py.errors import AcclError, InvalidArgument, StoreError
 from accl_py.stores import HashStore
 

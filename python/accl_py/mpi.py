@@ -1,8 +1,11 @@
 """A store out of an mpi4py communicator."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from accl_py.errors import InvalidArgument, StoreError
+from accl_py.served_store import ServedStore, host_identity, serve
 
 __all__ = ["MpiStore"]
 
@@ -11,7 +14,8 @@ class MpiStore:
     """A key-value store whose set() is collective: every rank calls it, as often and in the same
     order.
 
-    That is what making a communicator does (once). mpi4py's communicator is not used afterwards.
+    That is what making a communicator does (once). mpi4py's communicator is used again only where
+    the GPU half is made, and by split().
     """
 
     def __init__(self, comm: Any) -> None:
@@ -35,3 +39,20 @@ class MpiStore:
                 f"No rank of the MPI communicator has set '{key}'; do all ranks make the same "
                 "communicator?"
             ) from None
+
+    def lasting(self) -> ServedStore:
+        """Collective: a store that may be used at any time, from any thread.
+
+        Rank 0 serves it; MPI only tells where.
+        """
+        several = len(set(self._comm.allgather(host_identity()))) > 1
+        address = serve(several) if self._comm.Get_rank() == 0 else None
+        return ServedStore(self._comm.bcast(address, 0))
+
+    def split(self, color: int, key: int) -> MpiStore | None:
+        """Collective: the store of the ranks with the same colour; None where it is negative."""
+        child = self._comm.Split(max(color + 1, 0), key)
+        if color >= 0:
+            return MpiStore(child)
+        child.Free()
+        return None

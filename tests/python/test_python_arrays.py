@@ -203,7 +203,7 @@ def test_torch_and_numpy_mix(ranks2: ThreadRanks) -> None:
     "make, words",
     [
         (lambda t: t.ones(3).expand(2, 3), "share memory"),
-        (lambda t: t.ones(3, device="meta"), "is on meta; this version moves CPU tensors only"),
+        (lambda t: t.ones(3, device="meta"), "is on meta; expected a tensor of the CPU or of a CUDA GPU"),
         (lambda t: t.eye(2).to_sparse(), "torch.sparse_coo; expected a dense tensor"),
         (
             lambda t: t.quantize_per_tensor(t.ones(2), 0.1, 0, t.quint8),
@@ -244,9 +244,9 @@ def _readonly() -> Any:
 REFUSED = [
     (
         [1.0, 2.0],
-        "x is a list; expected a numpy array, a torch CPU tensor, or anything with DLPack",
+        "x is a list; expected a numpy or CuPy array, a torch tensor, or anything with DLPack",
     ),
-    (None, "x is a NoneType; expected a numpy array"),
+    (None, "x is a NoneType; expected a numpy or CuPy array"),
     (3.0, "x is a float; expected"),
     ("text", "x is a str; expected"),
     (_readonly(), "x is read-only, but it would be written"),
@@ -264,7 +264,7 @@ REFUSED = [
     (np.zeros(2, [("a", "f4")]), "expected one of: "),
     (
         OnlyDlpack(np.ones(2), (2, 0)),
-        "x is on a device; this version moves memory of the host only",
+        "x is on a device of DLPack's type 2; expected",
     ),
     (array.array("u", "ab"), "expected one of: "),
     (memoryview(bytearray(4)).cast("c"), "expected one of: "),
