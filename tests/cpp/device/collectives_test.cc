@@ -393,6 +393,24 @@ TEST(device_refuses_what_nccl_cannot_reduce) {
   });
 }
 
+TEST(device_scaled_sums_leave_no_operation_behind) {
+  const auto held = [] {
+    return fake_nccl_calls("ncclRedOpCreatePreMulSum") - fake_nccl_calls("ncclRedOpDestroy");
+  };
+  const long before = held();
+  run_devices(2, device_options(), [](const DeviceRank& r) {
+    const Case what{.op = ReduceOp::kPremulSum, .count = 3};
+    Run(r, what).all_reduce();
+    Run(r, what).reduce_scatter();
+    const Memory memory(std::size_t{4});
+    fake_nccl_fail_next_here("ncclAllReduce", nccl::kInvalidUsage);
+    Call call = all_reduce_of(memory);
+    call.op = ReduceOp::kPremulSum;
+    CHECK_THROWS(SystemError, "invalid usage", r.communicator->enqueue(call, r.stream));
+  });
+  CHECK_EQ(held(), before);
+}
+
 TEST(device_messages_cross_in_groups) {
   for_all_sizes([](const DeviceRank& r) {
     std::vector<std::unique_ptr<Memory>> sent;

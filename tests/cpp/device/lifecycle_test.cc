@@ -327,6 +327,21 @@ TEST(device_communicators_leave_nothing_behind) {
          std::to_string(held()[3] - before[3]) + " communicators");
 }
 
+// With one rank: a capture is spoilt by what other threads do.
+TEST(device_captured_calls_leave_no_events_behind) {
+  const long before = fake_cuda_live_events();
+  run_devices(1, device_options(), [](const DeviceRank& r) {
+    const Memory memory(std::size_t{4});
+    const OwnStream other;
+    r.communicator->follow(other, r.stream);
+    fake_cuda_set_capturing(other, driver::kCaptureActive);
+    CHECK(!r.communicator->enqueue(all_reduce_of(memory), other)->completed());
+    fake_cuda_set_capturing(other, driver::kCaptureNone);
+    CHECK_EQ(sum_of(r), 1);
+  });
+  CHECK(soon([&] { return fake_cuda_live_events() == before; }, Milliseconds{5'000}));
+}
+
 TEST(device_shutdown_in_any_order) {
   const auto store = std::make_shared<HashStore>();
   const DeviceOptions first = device_options();
