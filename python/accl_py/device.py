@@ -24,7 +24,7 @@ from accl_py.errors import InvalidArgument
 from accl_py.stores import StoreAdapter
 from accl_py.work import DeviceWork
 
-__all__ = ["DeviceOptions", "DeviceSide", "Origin", "device_of"]
+__all__ = ["DeviceOptions", "DeviceSide", "Origin", "device_of", "gpu_unavailable"]
 
 _NCCL = "libnccl.so.2"
 _LEFT_OUT = "expected all arrays of a call in one place"
@@ -209,6 +209,15 @@ class DeviceSide:
         options = origin.core_options(self._handle.device)
         child = self._handle.split(color, key, options)
         return None if child is None else DeviceSide(origin, child)
+
+
+def gpu_unavailable() -> str | None:
+    """Why calls with arrays on GPUs cannot work in this process; None where they can.
+
+    They need a CUDA driver, a GPU and NCCL.
+    """
+    load_nccl()
+    return _core.DeviceCommunicator.unavailable()
 
 
 def load_nccl() -> None:

@@ -52,6 +52,8 @@ def test_everything_public_is_documented() -> None:
         "init",
         "Rules",
         "PreparedCall",
+        "PreparedDeviceCall",
+        "DeviceWork",
     ):
         thing = getattr(accl_py, name)
         assert thing.__doc__, name

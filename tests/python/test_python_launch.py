@@ -167,6 +167,32 @@ with a, Communicator.from_mpi(MPI.COMM_WORLD) as b:
     assert output_of(run(*mpirun(), sys.executable, "-c", code)) == "1 2 2\n" * 2
 
 
+def test_a_lasting_store_and_split_over_mpi() -> None:
+    code = """
+import numpy as np, os, threading
+from mpi4py import MPI
+import accl_py
+from accl_py.mpi import MpiStore
+rank = MPI.COMM_WORLD.rank
+store = MpiStore(MPI.COMM_WORLD).lasting()
+store.set(f"from {rank}", bytes([rank]) * 3)
+answers = []
+ask = threading.Thread(target=lambda: answers.append(store.get(f"from {1 - rank}")))
+ask.start()
+ask.join()
+with accl_py.init() as c:
+    own, none = c.split(rank, name="own"), c.split(rank - 1)
+    text = f"{answers} {own.size} {none is None} {own.all_reduce(np.ones(1))[0]:g}"
+    c.barrier()  # rank 0 serves the store until all have asked
+os.write(1, f"{rank} {text}\\n".encode())
+"""
+    told = sorted(output_of(run(*mpirun(), sys.executable, "-c", code)).splitlines())
+    assert told == [
+        r"0 [b'\x01\x01\x01'] 1 True 1",
+        r"1 [b'\x00\x00\x00'] 1 False 1",
+    ]
+
+
 def test_an_mpi_that_is_not_the_launchers() -> None:
     pytest.importorskip("mpi4py")
     told = python("import accl_py; accl_py.init()", PMI_SIZE="2")
