@@ -42,7 +42,9 @@ def _serve(
 
         device = torch.device("cuda", rank if gpus >= size else 0)
         torch.cuda.set_device(device)
-        pool.join("accl", rank, size, path, device, True)
+        # Not bound to the device: torch would try to split an nccl group off this one.
+        pool.join("accl", rank, size, path, device, False)
+        torch.distributed.all_reduce(torch.zeros(1, device=device))  # connects
         answer = function(rank, size, **more)
         torch.distributed.destroy_process_group()
         results.put((rank, answer, None))
@@ -98,11 +100,15 @@ def graph_of(call: Callable[[], None], calls: int) -> tuple[Any, Any]:
 
 
 def replay_us(graph: Any, stream: Any) -> float:
-    """Microseconds of one replay, by events."""
+    """Microseconds of one replay, by events.
+
+    A replay that is not timed goes before: in it the ranks wait for who came late.
+    """
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     with torch.cuda.stream(stream):
+        graph.replay()
         start.record(stream)
         graph.replay()
         end.record(stream)
@@ -117,7 +123,6 @@ def summary(values: list[float]) -> tuple[float, float]:
 
 
 def write(path: Path | None, rows: Any) -> None:
-    """Writes the rows as JSON, where a path was given."""
     """Writes the rows as JSON, where a path was given."""
     if path is not None:
         path.write_text(json.dumps(rows, indent=1) + "\n")

@@ -16,7 +16,6 @@ CALLS, ROUNDS = 300, 60
 
 def main() -> None:
     """The command line."""
-    """The command line."""
     arguments = parser(__doc__).parse_args()
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     import torch

@@ -16,7 +16,6 @@ SIZES = [8, 4096, 65536, 1 << 20, 16 << 20, 64 << 20, 256 << 20]
 
 def measure(rank: int, size: int, seconds: float) -> list[dict[str, Any]]:
     """The rows of one number of ranks."""
-    """The rows of one number of ranks."""
     import accl_py.torch
     import torch
     import torch.distributed as dist
@@ -59,7 +58,6 @@ def measure(rank: int, size: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """The command line."""
     """The command line."""
     options = parser(__doc__)
     options.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
