@@ -82,7 +82,7 @@ def finish(work: Any) -> None:
 
 def moving(rank: int, size: int, dtype: torch.dtype, count: int, seed: int, async_op: bool) -> None:
     parts = [sample(r, seed, count, dtype) for r in range(size)]
-    mine = parts[rank].to(CUDA)
+    mine = parts[rank].to(CUDA, copy=True)
     tag = f"{dtype} x {count}"
     root = seed % size
 
@@ -100,7 +100,7 @@ def moving(rank: int, size: int, dtype: torch.dtype, count: int, seed: int, asyn
 
     full = [sample(r, seed + 1, size * count, dtype) for r in range(size)]
     out = torch.empty(size * count, dtype=dtype, device=CUDA)
-    finish(dist.all_to_all_single(out, full[rank].to(CUDA), async_op=async_op))
+    finish(dist.all_to_all_single(out, full[rank].to(CUDA, copy=True), async_op=async_op))
     same(
         f"all_to_all_single {tag}",
         out,
@@ -113,7 +113,7 @@ def moving(rank: int, size: int, dtype: torch.dtype, count: int, seed: int, asyn
         same(f"gather {tag}", torch.cat(listed), torch.cat(parts))
 
     out = torch.empty(count, dtype=dtype, device=CUDA)
-    give = [p.to(CUDA) for p in parts] if rank == root else None
+    give = [p.to(CUDA, copy=True) for p in parts] if rank == root else None
     finish(dist.scatter(out, give, root, async_op=async_op))
     same(f"scatter {tag}", out, parts[rank])
 
@@ -126,26 +126,26 @@ def computing(
     root = seed % size
     want = total(parts)
 
-    box = parts[rank].to(CUDA)
+    box = parts[rank].to(CUDA, copy=True)
     finish(dist.all_reduce(box, async_op=async_op))
     same(f"all_reduce {tag}", box, want)
 
-    box = parts[rank].to(CUDA)
+    box = parts[rank].to(CUDA, copy=True)
     finish(dist.reduce(box, root, async_op=async_op))
     same(f"reduce {tag}", box, want if rank == root else parts[rank])
 
     full = [sample(r, seed + 1, size * count, dtype) for r in range(size)]
     own = total(full)[rank * count : (rank + 1) * count]
     out = torch.empty(count, dtype=dtype, device=CUDA)
-    finish(dist.reduce_scatter_tensor(out, full[rank].to(CUDA), async_op=async_op))
+    finish(dist.reduce_scatter_tensor(out, full[rank].to(CUDA, copy=True), async_op=async_op))
     same(f"reduce_scatter_tensor {tag}", out, own)
 
-    given = [c.to(CUDA) for c in full[rank].split(count)] if count else [out] * size
+    given = [c.to(CUDA, copy=True) for c in full[rank].split(count)] if count else [out] * size
     finish(dist.reduce_scatter(out, given, async_op=async_op))
     same(f"reduce_scatter {tag}", out, own)
 
     # In place: the own block of the larger side.
-    both = full[rank].to(CUDA)
+    both = full[rank].to(CUDA, copy=True)
     finish(
         dist.reduce_scatter_tensor(both[rank * count : (rank + 1) * count], both, async_op=async_op)
     )
@@ -175,15 +175,15 @@ def operations(rank: int, size: int) -> None:
             if dtype == torch.uint8:
                 stack = torch.stack([p.to(torch.int64) for p in parts])
             for op, want in cases:
-                box = parts[rank].to(CUDA)
+                box = parts[rank].to(CUDA, copy=True)
                 dist.all_reduce(box, op=op)
                 same(f"{op} {dtype} x {count}", box, want(stack).to(dtype))
     for count in (5, 20000):
         parts = [sample(r, 3, count, torch.float32) for r in range(size)]
-        box = parts[rank].to(CUDA)
+        box = parts[rank].to(CUDA, copy=True)
         dist.all_reduce(box, op=dist.ReduceOp.AVG)
         torch.testing.assert_close(box.cpu(), torch.stack(parts).mean(0))
-        box = parts[rank].to(CUDA)
+        box = parts[rank].to(CUDA, copy=True)
         dist.all_reduce(box, op=dist._make_nccl_premul_sum(0.5))
         same("premul_sum", box, torch.stack(parts).sum(0) / 2)
 

@@ -24,6 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Says at once what failed: the whole run may be stopped before its summary."""
+    if report.failed and sys.__stderr__ is not None:
+        print(f"\n{report.nodeid}: {report.longreprtext}", file=sys.__stderr__, flush=True)
+
+
 @pytest.fixture(scope="session")
 def backend() -> str:
     """The backend under test; ``nccl`` checks the tests themselves."""

@@ -6,10 +6,12 @@ its own, so that NCCL takes it for a host of its own and connects over loopback 
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
 import queue
+import signal
 import sys
 import tempfile
 import time
@@ -60,6 +62,8 @@ def _serve(
     rank: int, size: int, gpus: int, backend: str, path: str, eager: bool, jobs: Any, results: Any
 ) -> None:
     os.environ.update(environment(rank, size, gpus))
+    # A rank that is told to end says where it was.
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
     try:
         import torch
 
@@ -144,6 +148,10 @@ class Pool:
     def kill(self) -> None:
         """Ends the ranks, however they are."""
         self.broken = True
+        for process in self._processes:
+            if process.is_alive() and process.pid:
+                os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(0.5)
         for process in self._processes:
             process.terminate()
         for process in self._processes:
