@@ -225,6 +225,11 @@ class Communicator:
         return None if self._gpu.handle is None else self._gpu.handle.device
 
     @property
+    def nccl_version(self) -> int:
+        """NCCL's, such as 22809 for 2.28.9."""
+        return self._gpu.require("nccl_version").nccl_version
+
+    @property
     def kernels_unavailable(self) -> str:
         """Why our own GPU kernels cannot be used here; empty where they can, as rules say."""
         return self._gpu.require("kernels_unavailable").kernels_unavailable

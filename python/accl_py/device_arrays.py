@@ -228,7 +228,10 @@ def keep_for(array: Any, stream: int, device: int) -> None:
 
 
 def _external(stream: int, device: int) -> Any:
-    return sys.modules["torch"].cuda.ExternalStream(stream, device=device)
+    cuda = sys.modules["torch"].cuda
+    if stream == 0:  # which ExternalStream takes for "any of the pool"
+        return cuda.default_stream(device)
+    return cuda.ExternalStream(stream, device=device)
 
 
 def _torch_stream(stream: int | None, device: int) -> AbstractContextManager[Any]:

@@ -11,7 +11,7 @@ from accl_py.communicator import Communicator
 from accl_py.errors import AcclError, InvalidArgument, StoreError
 from accl_py.stores import HashStore
 
-__all__ = ["check_local_ranks", "init"]
+__all__ = ["check_local_ranks", "init", "local_rank", "rank_of_launcher"]
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # sbatch and salloc set SLURM_NTASKS in shells of one process too; this one is srun's alone.
@@ -34,6 +34,24 @@ def init(**options: Any) -> Communicator:
         if name in environment and (size := _number(environment, name)) != 1:
             return _from_mpi(name, size, options)
     return Communicator.from_store(HashStore(), 0, 1, **options)
+
+
+def rank_of_launcher() -> int | None:
+    """This process's rank as a launcher set it; None where it was started bare."""
+    return _first_number("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def local_rank() -> int:
+    """The number of this rank among those of its host, as the launcher set it; else 0."""
+    found = _first_number(
+        "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
+    )
+    return 0 if found is None else found
+
+
+def _first_number(*names: str) -> int | None:
+    name = next((name for name in names if name in os.environ), None)
+    return None if name is None else _number(os.environ, name)
 
 
 def check_local_ranks(ranks: int) -> None:

@@ -88,6 +88,13 @@ def test_wrong_elements_are_counted():
         (["all_reduce", "-a", "7"], "-a is 7"),
         (["all_reduce", "--ranks", "0"], "--ranks is 0"),
         (["all_reduce", "--ranks", "99999"], "99999 local ranks need about"),
+        (["all_reduce", "-G", "2"], "-G is for GPUs only; expected --device cuda with it"),
+        (["all_reduce", "-C", "1"], "-C 1 is for GPUs only"),
+        (["all_reduce", "--share-gpu"], "--share-gpu is for GPUs only"),
+        (["all_reduce", "--device", "cuda", "-G", "-1"], "-G is -1; expected at least 0"),
+        (["all_reduce", "--device", "cuda", "-G", "1", "-I"], "expected neither -I nor -z with it"),
+        (["all_reduce", "--device", "cuda", "--against", "nccl"], "--against compares on the CPU"),
+        (["all_reduce", "--split", "XOR 1"], "--split is 'XOR 1'; expected a word of AND"),
     ],
 )
 def test_bad_options_are_sentences(words, text, capsys):

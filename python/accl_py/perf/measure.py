@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,9 +10,10 @@ import numpy as np
 from accl_py.communicator import Communicator
 from accl_py.errors import InvalidArgument
 from accl_py.perf import data
+from accl_py.perf.memory import Memory, Timed
 from accl_py.perf.sizes import Shape
 
-__all__ = ["Plan", "Timed", "check", "prepare"]
+__all__ = ["Plan", "check", "prepare"]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,21 +29,6 @@ class Plan:
     root: int
     forced: dict[str, Any]
     check: bool = True
-
-
-@dataclass
-class Timed:
-    """A call that can be timed: once, the seconds of n calls back to back, the seconds of each of n calls.
-
-    result is what it wrote, right what it should have written (None: nothing here, or not checked).
-    """
-
-    run: Callable[[], Any]
-    time: Callable[[int], float]
-    time_each: Callable[[int], list[float]]
-    result: Array | None
-    right: Array | None
-    reset: Callable[[], None]
 
 
 def _inputs(plan: Plan, comm: Communicator, seed: int) -> tuple[Array, Array | None]:
@@ -89,61 +72,71 @@ def _inputs(plan: Plan, comm: Communicator, seed: int) -> tuple[Array, Array | N
     return data.as_array(values[me], plan.dtype), right
 
 
-def prepare(plan: Plan, comm: Communicator, seed: int, in_place: bool) -> Timed | None:
+def prepare(
+    plan: Plan, comm: Communicator, memory: Memory, seed: int, in_place: bool
+) -> Timed | None:
     """The timed call; None where the collective has no such placement."""
-    source, right = _inputs(plan, comm, seed)
     method = plan.shape.method
-    if method in _PEER_TO_PEER:
-        return None if in_place else _PEER_TO_PEER[method](plan, comm, source, right)
-    if in_place and method == "all_to_all":
+    if in_place and (method in _PEER_TO_PEER or method == "all_to_all"):
         return None
-    x, out, result = _placed(plan, comm, source, in_place)
-    arguments: dict[str, Any] = dict(plan.forced)
+    values, right = _inputs(plan, comm, seed)
+    source = memory.put(values)
+    if method in _PEER_TO_PEER:
+        timed = _PEER_TO_PEER[method](plan, comm, memory, source)
+        timed.right = right
+        return timed
+    x, out, result = _placed(plan, comm, memory, source, in_place)
+    arguments: dict[str, Any] = {**plan.forced, **memory.options}
     if plan.shape.reducing:
         arguments.update(op=data.OPERATIONS[plan.op], factor=data.FACTOR)
     if plan.shape.rooted:
         arguments["root"] = plan.root
-    call = comm.prepare(method, x, out, **arguments)
+    timed = _prepared(memory, comm.prepare(method, x, out, **arguments))
     original = x.copy()
 
     def reset() -> None:
         x[...] = original
 
-    return Timed(call.run, call.time, call.time_each, result, right, reset)
+    timed.result, timed.right, timed.reset = result, right, reset
+    return timed
+
+
+def _prepared(memory: Memory, call: Any) -> Timed:
+    return memory.prepared(call)
 
 
 def _placed(
-    plan: Plan, comm: Communicator, source: Array, in_place: bool
-) -> tuple[Array, Array | None, Array | None]:
+    plan: Plan, comm: Communicator, memory: Memory, source: Any, in_place: bool
+) -> tuple[Any, Any, Any]:
     """Input, output and where the result shows, as nccl-tests places them."""
     n, me, count = comm.size, comm.rank, plan.count
     is_root = me == plan.root
     own = slice(me * count, (me + 1) * count)
     match plan.shape.method:
         case "all_reduce":
-            out = source if in_place else np.zeros_like(source)
+            out = source if in_place else memory.zeros(len(source), source.dtype)
             return source, None if in_place else out, out
         case "reduce":
-            out = source if in_place else np.zeros_like(source)
+            out = source if in_place else memory.zeros(len(source), source.dtype)
             return source, None if in_place else out, out if is_root else None
         case "broadcast":
             if not is_root:
-                source = np.zeros_like(source)
+                source = memory.zeros(len(source), source.dtype)
             return source, None, source
         case "all_gather" | "gather":
-            whole = np.zeros(n * count, source.dtype)
+            whole = memory.zeros(n * count, source.dtype)
             if in_place and (is_root or plan.shape.method == "all_gather"):
                 whole[own] = source
                 source = whole[own]
             shows = is_root or plan.shape.method == "all_gather"
             return source, whole if shows else None, whole if shows else None
         case "scatter" if not is_root:
-            out = np.zeros(count, source.dtype)
+            out = memory.zeros(count, source.dtype)
             return source, out, out
         case "reduce_scatter" | "scatter":
-            out = source[own] if in_place else np.zeros(count, source.dtype)
+            out = source[own] if in_place else memory.zeros(count, source.dtype)
             return source, out, out
-    out = np.zeros_like(source)  # all_to_all
+    out = memory.zeros(len(source), source.dtype)  # all_to_all
     return source, out, out
 
 
@@ -161,23 +154,10 @@ def _uneven_inputs(plan: Plan, comm: Communicator, seed: int) -> tuple[Array, Ar
     )
 
 
-def _repeated(run: Callable[[], Any], result: Array, right: Array | None) -> Timed:
-    """A call made of Python steps: timed by a loop here."""
-
-    def each(iterations: int) -> list[float]:
-        ends = [time.perf_counter()]
-        for _ in range(iterations):
-            run()
-            ends.append(time.perf_counter())
-        return [after - before for before, after in pairwise(ends)]
-
-    return Timed(run, lambda n: sum(each(n)), each, result, right, lambda: None)
-
-
-def _all_to_all_v(plan: Plan, comm: Communicator, source: Array, right: Array | None) -> Timed:
+def _all_to_all_v(plan: Plan, comm: Communicator, memory: Memory, source: Any) -> Timed:
     n, me = comm.size, comm.rank
     receive = [plan.shape.pair_count(plan.count, r, me, n) for r in range(n)]
-    out = np.zeros(sum(receive), source.dtype)
+    out = memory.zeros(sum(receive), source.dtype)
     call = comm.prepare(
         "all_to_all",
         source,
@@ -185,50 +165,57 @@ def _all_to_all_v(plan: Plan, comm: Communicator, source: Array, right: Array | 
         send_counts=[plan.shape.pair_count(plan.count, me, r, n) for r in range(n)],
         receive_counts=receive,
         **plan.forced,
+        **memory.options,
     )
-    return Timed(call.run, call.time, call.time_each, out, right, lambda: None)
+    timed = _prepared(memory, call)
+    timed.result = out
+    return timed
 
 
-def _sendrecv(plan: Plan, comm: Communicator, source: Array, right: Array | None) -> Timed:
+def _sendrecv(plan: Plan, comm: Communicator, memory: Memory, source: Any) -> Timed:
     """As nccl-tests: to the next rank and from the one before."""
-    out = np.zeros_like(source)
+    out = memory.zeros(len(source), source.dtype)
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
     def run() -> None:
-        with comm.group() as group:
+        with comm.group(**memory.options) as group:
             group.send(source, after)
             group.recv(out, before)
 
-    return _repeated(run, out, right)
+    timed = memory.repeated(run)
+    timed.result = out
+    return timed
 
 
-def _hypercube(plan: Plan, comm: Communicator, source: Array, right: Array | None) -> Timed:
+def _hypercube(plan: Plan, comm: Communicator, memory: Memory, source: Any) -> Timed:
     """As nccl-tests: an all-gather by exchanges with the partners at distances 1, 2, 4, ..."""
     n, me, count = comm.size, comm.rank, plan.count
     if n & (n - 1):
         raise InvalidArgument(f"hypercube needs a power of two of ranks, not {n}.")
-    out = np.zeros(n * count, source.dtype)
+    out = memory.zeros(n * count, source.dtype)
 
     def run() -> None:
         out[me * count : (me + 1) * count] = source
         distance = 1
         while distance < n:
             mine, theirs = (r // distance * distance * count for r in (me, me ^ distance))
-            with comm.group() as group:
+            with comm.group(**memory.options) as group:
                 group.send(out[mine : mine + distance * count], me ^ distance)
                 group.recv(out[theirs : theirs + distance * count], me ^ distance)
             distance *= 2
 
-    return _repeated(run, out, right)
+    timed = memory.repeated(run)
+    timed.result = out
+    return timed
 
 
 _PEER_TO_PEER = {"sendrecv": _sendrecv, "hypercube": _hypercube, "all_to_all_v": _all_to_all_v}
 
 
-def check(timed: Timed) -> int:
+def check(timed: Timed, memory: Memory) -> int:
     """Runs the call once on fresh data; elements that are wrong on this rank."""
     timed.reset()
     timed.run()
     if timed.result is None or timed.right is None:
         return 0
-    return data.wrong_elements(timed.result, timed.right)
+    return data.wrong_elements(memory.get(timed.result), timed.right)
