@@ -35,6 +35,7 @@ test: build
 	ACCL_LOG=error build/test/accl_unit_tests
 	ACCL_LOG=error build/test/accl_contract_tests
 	ACCL_LOG=error build/test/accl_plugin_tests
+	ACCL_LOG=error build/test/accl_steering_tests
 	$(PYTHON) -m pytest -q $(wildcard tests/tools tests/python tests/perf tests/tuner tests/plugin tests/python_torch)
 	$(PYTHON) -m pytest -q tests/python_device
 
@@ -49,7 +50,7 @@ sanitize: $(VENV)/ready
 	set -e; for preset in asan tsan; do \
 	  cmake --preset $$preset -G Ninja; \
 	  cmake --build --preset $$preset; \
-	  for tests in unit contract plugin fakes device; do ACCL_LOG=error setarch -R build/$$preset/accl_$${tests}_tests; done; \
+	  for tests in unit contract plugin steering fakes device; do ACCL_LOG=error setarch -R build/$$preset/accl_$${tests}_tests; done; \
 	done
 
 clean:

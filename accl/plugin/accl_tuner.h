@@ -67,11 +67,16 @@ void accl_tuner_clear(void);
 
 /* Gives rules, as text in the grammar of a rules file, to the communicators that are made from now
  * on, in place of ACCL_RULES: by the calling thread alone, or with `everywhere` by all threads
- * (what a thread has set for itself goes first). NCCL makes a communicator in the calling thread
- * where the call blocks and is not grouped, else in a thread of its own. NULL ends it. `name` is
- * what messages call the rules; NULL reads "given rules". Returns 0, or 1 with accl_tuner_error().
- */
+ * (what a thread has set for itself goes first). "By the calling thread" holds for threads that it
+ * starts meanwhile, too: NCCL makes communicators in threads of its own. They are known by their
+ * name, which they inherit: while rules are given, the calling thread is named such as "accl:7".
+ * NULL ends it. `name` is what messages call the rules; NULL reads "given rules". Returns 0, or 1
+ * with accl_tuner_error(). */
 int accl_tuner_give_rules(const char* text, const char* name, int everywhere);
+
+/* How many communicators have taken the rules that the calling thread has given for itself, and
+ * has not ended yet. */
+uint64_t accl_tuner_taken(void);
 
 /* Reads the environment and the rules file that it names again, for communicators that are made
  * from now on, and warns again where they cannot be used. */

@@ -42,7 +42,8 @@ NcclResult init(const Tuner::Shape& shape, NcclLogger logger, void** context) no
   if (context == nullptr) return NcclResult::kSuccess;
   *context = nullptr;
   try {
-    auto tuner = std::make_unique<Tuner>(shape, logger, current_source());
+    const SourcePtr source = current_source();
+    auto tuner = std::make_unique<Tuner>(shape, logger, source);
     const bool agreed = tuner->agree();
     const std::scoped_lock lock(registry().mutex);
     if (!agreed) {
@@ -52,6 +53,7 @@ NcclResult init(const Tuner::Shape& shape, NcclLogger logger, void** context) no
     Tuner* const made = tuner.get();
     registry().live.emplace(made, std::move(tuner));
     *context = made;
+    ++source->communicators;
     count_init();
   } catch (const std::exception& error) {
     // Without a context, every later call leaves NCCL alone.
@@ -143,6 +145,8 @@ ACCL_EXPORT int accl_tuner_give_rules(const char* text, const char* name, int ev
   return plugin::guarded(
       [&] { plugin::give_rules(text, name == nullptr ? "given rules" : name, everywhere != 0); });
 }
+
+ACCL_EXPORT uint64_t accl_tuner_taken(void) { return plugin::taken_from_thread(); }
 
 ACCL_EXPORT void accl_tuner_reload(void) {
   plugin::guarded([] { plugin::reload_source(); });

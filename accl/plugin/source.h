@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,7 @@ struct Source {
   std::string fault;          // why there are none although some were asked for
   std::string wanted_digest;  // ACCL_RULES_DIGEST
   mutable std::atomic<bool> mentioned = false;  // what is said once a process has been said
+  mutable std::atomic<std::uint64_t> communicators = 0;  // that have these rules
 };
 using SourcePtr = std::shared_ptr<const Source>;
 
@@ -27,6 +29,7 @@ SourcePtr current_source();
 
 // See accl_tuner.h. Throws RulesError.
 void give_rules(const char* text, const std::string& name, bool everywhere);
+std::uint64_t taken_from_thread() noexcept;
 void reload_source();
 
 }  // namespace accl::plugin

@@ -61,6 +61,7 @@ class Plugin:
     def __init__(self, path: Path | None = None) -> None:
         self.library = ctypes.CDLL(str(path or plugin_path()))
         self.library.accl_tuner_error.restype = c_char_p
+        self.library.accl_tuner_taken.restype = c_uint64
         self.library.accl_tuner_force.argtypes = [c_char_p, c_char_p, c_char_p, c_int, c_size_t]
         self.library.accl_tuner_give_rules.argtypes = [c_char_p, c_char_p, c_int]
         self.said: list[tuple[int, str]] = []
@@ -93,6 +94,9 @@ class Plugin:
         raw = None if text is None else text.encode()
         failed = self.library.accl_tuner_give_rules(raw, name.encode(), int(everywhere))
         return self.error() if failed else ""
+
+    def taken(self) -> int:
+        return self.library.accl_tuner_taken()
 
     def error(self) -> str:
         return self.library.accl_tuner_error().decode()

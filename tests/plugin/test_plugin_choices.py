@@ -4,6 +4,7 @@ import ctypes
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from nccl_caller import (
 
 VERSIONS = [4, 5, 6]
 RING_LL = "allreduce,0,-1,ring,ll,-1,-1,-1,-1,-1\n"
+TREE_LL = "allreduce,0,-1,tree,ll,-1,-1,-1,-1,-1\n"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -55,7 +57,7 @@ def test_only_the_entry_points_are_visible():
         ["nm", "-D", "--defined-only", plugin_path()], capture_output=True, text=True, check=True
     ).stdout
     names = {line.split()[-1] for line in symbols.splitlines()}
-    functions = {"force", "clear", "give_rules", "reload", "report", "error"}
+    functions = {"force", "clear", "give_rules", "taken", "reload", "report", "error"}
     assert names == {f"ncclTunerPlugin_v{v}" for v in VERSIONS} | {
         f"accl_tuner_{f}" for f in functions
     }
@@ -346,22 +348,47 @@ def test_a_second_open_of_the_same_path_drives_the_first(plugin, communicator):
 
 def test_given_rules_are_of_the_communicators_made_meanwhile(plugin, rules, communicator):
     rules(RING_LL)
-    before = Tuner(plugin, communicator=communicator)
-    assert plugin.give_rules("allreduce,0,-1,tree,ll,-1,-1,-1,-1,-1\n", everywhere=False) == ""
-    mine = Tuner(plugin, communicator=communicator + (1 << 20))
-    with ThreadPoolExecutor(1) as pool:
-        others = pool.submit(Tuner, plugin, communicator=communicator + (2 << 20)).result()
-    assert plugin.give_rules(None, everywhere=False) == ""
-    after = Tuner(plugin, communicator=communicator + (3 << 20))
-    assert chosen(mine.ask()[0]) == (TREE, LL)
-    for tuner in (before, others, after):
+    ids = count(communicator, 1 << 20)
+    older = ThreadPoolExecutor(1)
+    older.submit(int).result()  # its thread is there before
+    before = Tuner(plugin, communicator=next(ids))
+    assert plugin.give_rules(TREE_LL, everywhere=False) == ""
+    mine = Tuner(plugin, communicator=next(ids))
+    others = older.submit(Tuner, plugin, communicator=next(ids)).result()
+    with ThreadPoolExecutor(1) as younger:  # as NCCL starts one for the call that it serves
+        inherited = younger.submit(Tuner, plugin, communicator=next(ids)).result()
+        assert plugin.taken() == 2
+        assert plugin.give_rules(None, everywhere=False) == ""
+        late = younger.submit(Tuner, plugin, communicator=next(ids)).result()
+    assert plugin.taken() == 0
+    after = Tuner(plugin, communicator=next(ids))
+    for tuner in (mine, inherited):
+        assert chosen(tuner.ask()[0]) == (TREE, LL)
+    for tuner in (before, others, late, after):
         assert chosen(tuner.ask()[0]) == (RING, LL)
     assert plugin.give_rules("allreduce,0,-1,tree,simple,-1,-1,-1,-1,-1\n") == ""
-    with ThreadPoolExecutor(1) as pool:
-        others = pool.submit(Tuner, plugin, communicator=communicator + (4 << 20)).result()
+    others = older.submit(Tuner, plugin, communicator=next(ids)).result()
     assert chosen(others.ask()[0]) == (TREE, SIMPLE)
+    older.shutdown()
     sentence = plugin.give_rules("allreduce,0,-1,tre,simple,-1,-1,-1,-1,-1\n", "mine.csv")
     assert "mine.csv:1" in sentence and "'tre'" in sentence
+
+
+def test_a_thread_has_its_own_name_back_and_may_end_with_rules(plugin, communicator):
+    name = Path("/proc/thread-self/comm")
+    former = name.read_text()
+    for _ in range(2):  # replaced, not ended
+        assert plugin.give_rules(TREE_LL, everywhere=False) == ""
+        assert name.read_text().startswith("accl:")
+    assert "mine.csv" in plugin.give_rules("nonsense\n", "mine.csv", everywhere=False)
+    assert chosen(Tuner(plugin, communicator=communicator).ask()[0]) == (TREE, LL)
+    assert plugin.give_rules(None, everywhere=False) == ""
+    assert plugin.give_rules(None, everywhere=False) == ""
+    assert name.read_text() == former
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(plugin.give_rules, TREE_LL, everywhere=False).result() == ""
+        assert pool.submit(name.read_text).result().startswith("accl:")
+    assert Tuner(plugin, communicator=communicator + (1 << 20)).ask() == (legal(), 0)
 
 
 def test_a_report_of_another_version_is_refused(plugin):

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -101,7 +102,11 @@ void reload_environment() {
   history().push_back(std::move(fresh));
 }
 
-std::string environment_value(const char* name) { return read(name); }
+std::optional<std::string> environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return value;
+}
 
 void set_environment_default(const char* name, const std::string& value) {
   ::setenv(name, value.c_str(), 0);

@@ -108,15 +108,10 @@ class Blocks {
     return static_cast<std::byte*>(buffer_.data) + before * element_;
   }
 
-  // True where the blocks are one array with equal parts, as NCCL's own collectives want it.
-  bool is_array(int ranks) const {
-    if (!counts_.empty()) return false;
-    if (buffer_.blocks.empty()) return true;
-    for (int r = 1; r < ranks; ++r) {
-      if (at(r) != at(0) + static_cast<std::size_t>(r) * count_ * element_) return false;
-    }
-    return true;
-  }
+  // True where the buffer is one array with equal parts, as NCCL's own collectives want it. Not
+  // where blocks merely happen to lie in a row: the other ranks' may not, and all must choose
+  // alike.
+  bool is_array() const { return counts_.empty() && buffer_.blocks.empty(); }
 
  private:
   const Buffer& buffer_;
@@ -176,7 +171,7 @@ std::unique_ptr<Engine> Engine::join(const std::string& unique_id, int rank, int
     std::string fault;
     try {
       const driver::Current current(context);
-      const SteeringScope scope(options.rules ? *options.rules : Rules{}, options.name);
+      const SteeringScope scope(options.rules ? *options.rules : Rules{});
       Config config = config_of(options);
       const Result result = api().comm_init(&comm, ranks, id, rank, &config);
       if (result != kSuccess) fault = words_of(result);
@@ -212,7 +207,7 @@ std::unique_ptr<Engine> Engine::split(int color, int key, const EngineOptions& o
   validate(options);
   wait_until_ready();
   const driver::Current current(context_);
-  const SteeringScope scope(options.rules ? *options.rules : Rules{}, options.name, true);
+  const SteeringScope scope(options.rules ? *options.rules : Rules{});
   Config config = config_of(options);
   auto handle = std::make_shared<Handle>();
   check(api().comm_split(handle_->comm, color < 0 ? kNoColor : color, key, &handle->comm, &config),
@@ -430,7 +425,7 @@ void Engine::put_reduction(const Call& call, driver::Stream stream) {
                  "ncclReduce");
   }
   const Blocks blocks(call.input, call.counts, call.count, size_of(call.dtype));
-  if (blocks.is_array(ranks_)) {
+  if (blocks.is_array()) {
     ++calls_;
     return check(api().reduce_scatter(blocks.at(0), call.output.data, call.count * scale, type,
                                       operation.op(), comm, stream),
@@ -450,7 +445,7 @@ void Engine::put_all_gather(const Call& call, driver::Stream stream) {
   const auto [type, scale] = moved_type(call.dtype);
   const Comm comm = handle_->comm;
   const Blocks blocks(call.output, call.counts, call.count, size_of(call.dtype));
-  if (blocks.is_array(ranks_)) {
+  if (blocks.is_array()) {
     ++calls_;
     return check(
         api().all_gather(call.input.data, blocks.at(0), call.count * scale, type, comm, stream),

@@ -1,8 +1,8 @@
 // Steering: how our rules reach NCCL, which has no choice per call before 2.31: through our tuner
 // plugin (accl/plugin), which NCCL loads by the path in NCCL_TUNER_PLUGIN when it makes its first
 // communicator. A dlopen of the same path gives us the same object, and with it the plugin's
-// control functions: rules are given to the communicators that are made while a scope lives, and no
-// others.
+// control functions: rules are given to the communicators that are made within a scope, and to no
+// others. docs/nccl-plugin.md has the whole story.
 #pragma once
 
 #include <string>
@@ -16,18 +16,19 @@ namespace accl::nccl {
 void prepare_steering();
 
 // While it lives, communicators that the calling thread makes are steered by the rows of `rules`
-// for NCCL; with `everywhere` also those that other threads make: NCCL makes the children of a
-// split in a thread of its own.
+// for NCCL, whichever thread NCCL makes them in; those of other threads are left alone. The call
+// that makes a communicator must wait for it (blocking, as all of ours). Ends in the thread that it
+// began in, and does not nest.
 class SteeringScope {
  public:
-  SteeringScope(const Rules& rules, const std::string& name, bool everywhere = false);
+  explicit SteeringScope(const Rules& rules);
   ~SteeringScope();
   SteeringScope(const SteeringScope&) = delete;
   SteeringScope& operator=(const SteeringScope&) = delete;
 
  private:
+  std::string digest_;  // of the rows for NCCL
   bool given_ = false;
-  bool everywhere_;
 };
 
 // After a communicator was made: the sentence why the rows of `rules` for NCCL do not reach it;
