@@ -289,6 +289,19 @@ Result connect(Comm comm, const Connect& how) {
 // Another thread may read the handle meanwhile, to abort.
 void publish(Comm* out, Comm comm) { __atomic_store_n(out, comm, __ATOMIC_RELEASE); }
 
+// Before 2.28 NCCL connects in a thread of its own also where the caller waits.
+Result connect_and_wait(Comm comm, const Connect& how) {
+  if (version() >= 22800) return connect(comm, how);
+  Result result = kSuccess;
+  std::string words;
+  std::thread([&] {
+    result = connect(comm, how);
+    words = last_error;
+  }).join();
+  if (result != kSuccess) last_error = words;
+  return result;
+}
+
 // The communicator is there for abort() while the others are waited for.
 Result start(Comm comm, Comm* out, Connect how) {
   publish(out, comm);
@@ -296,7 +309,7 @@ Result start(Comm comm, Comm* out, Connect how) {
     std::thread([comm, how = std::move(how)] { connect(comm, how); }).detach();
     return kInProgress;
   }
-  const Result result = connect(comm, how);
+  const Result result = connect_and_wait(comm, how);
   if (result == kSuccess) return result;
   publish(out, nullptr);
   const std::scoped_lock lock(comm->mutex);
