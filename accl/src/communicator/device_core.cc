@@ -47,8 +47,13 @@ Clock::time_point after(Clock::time_point start, Milliseconds timeout) {
   return forever ? Clock::time_point::max() : start + timeout;
 }
 
-bool is_contiguous(const Call& call) {
-  return call.input.blocks.empty() && call.output.blocks.empty() && !is_uneven(call);
+// Where each rank's block of a buffer lies; of a buffer without blocks the first entry is it.
+template <class Pointers>
+void set_blocks(const Buffer& buffer, std::size_t block_bytes, int ranks, Pointers& pointers) {
+  for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r) {
+    pointers[r] = buffer.blocks.empty() ? static_cast<std::byte*>(buffer.data) + r * block_bytes
+                                        : static_cast<std::byte*>(buffer.blocks[r].first);
+  }
 }
 
 template <class Kind>
@@ -126,8 +131,10 @@ void DeviceCore::throw_if_ended() {
 cuda::KernelCall DeviceCore::kernel_call(const Call& call) const {
   cuda::KernelCall kernel;
   kernel.collective = call.collective;
-  kernel.input = call.input.data;
-  kernel.output = call.output.data;
+  if (is_uneven(call) || parts_.size > cuda::kMostRanks) return kernel;
+  const std::size_t block = call.count * size_of(call.dtype);
+  set_blocks(call.input, block, parts_.size, kernel.inputs);
+  set_blocks(call.output, block, parts_.size, kernel.outputs);
   kernel.count = call.count;
   kernel.dtype = call.dtype;
   kernel.op = call.op;
@@ -147,7 +154,7 @@ DeviceCore::Selection DeviceCore::select(const Call& call, const CallSizes& size
                    parts_.nodes,
                    1};
   const Rule* nccl = parts_.rules->match(query);
-  if (!parts_.kernels || !is_contiguous(call)) return {Engine::kNccl, nccl, false};
+  if (!parts_.kernels || is_uneven(call)) return {Engine::kNccl, nccl, false};
   query.engine = Engine::kCuda;
   const Rule* ours = parts_.rules->match(query);
   if (ours == nullptr && nccl == nullptr) ours = Rules::defaults().match(query);
@@ -174,7 +181,7 @@ DeviceCore::Selection DeviceCore::select_forced(const Call& call,
   }
   cuda::KernelCall forced = kernel;
   forced.two_shot = word == "two_shot";
-  if (!is_contiguous(call) || !parts_.kernels->takes(forced)) {
+  if (is_uneven(call) || !parts_.kernels->takes(forced)) {
     throw InvalidArgument(concat("Algorithm '", word, "' has no kernel for ", describe(call), "."));
   }
   return {Engine::kCuda, nullptr, forced.two_shot};

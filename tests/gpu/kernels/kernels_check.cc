@@ -119,8 +119,11 @@ class Checker {
     call.dtype = dtype;
     call.root = root;
     call.two_shot = two_shot;
-    call.input = reinterpret_cast<void*>(input_ + offset);
-    call.output = reinterpret_cast<void*>(output_ + offset);
+    const std::size_t block = count * size_of(dtype);
+    for (std::size_t r = 0; r < n; ++r) {
+      call.inputs[r] = reinterpret_cast<void*>(input_ + offset + r * block);
+      call.outputs[r] = reinterpret_cast<void*>(output_ + offset + r * block);
+    }
     copy(input_ + offset, input.data(), input.size());
     driver::check(driver::table().memory_set(output_, 0x5a, want.size() + offset + 64), "set");
     engine_.launch(call, stream_);
@@ -221,7 +224,7 @@ int run_rank(Shared& shared, int rank, int ranks) {
     cuda::KernelCall call;
     driver::Pointer memory = 0;
     driver::check(driver::table().memory_allocate(&memory, 4096), "cuMemAlloc");
-    call.input = call.output = reinterpret_cast<void*>(memory);
+    call.inputs[0] = call.outputs[0] = reinterpret_cast<void*>(memory);
     call.count = 100;
     engine->launch(call, nullptr);
     engine->abort();

@@ -22,6 +22,8 @@ namespace {
 
 const driver::Table& gpu() { return driver::table(); }
 
+constexpr Milliseconds kDefaultDeadline{30 * 60 * 1000};
+
 using Functions = std::array<driver::Function, kKernelCount>;
 
 // Loaded once for each context, and kept: a module may be in use by graphs.
@@ -128,6 +130,8 @@ class MappedEngine final : public KernelEngine {
     driver::check(gpu().memory_allocate(&own_.region, kRegionBytes), "cuMemAlloc");
     try {
       driver::check(gpu().memory_set(own_.region, 0, kRegionBytes), "cuMemsetD8");
+      // That only queued it; once peers know the address they may write.
+      driver::check(gpu().stream_synchronize(nullptr), "cuStreamSynchronize");
       driver::check(gpu().ipc_get(&own_.handle, own_.region), "cuIpcGetMemHandle");
       own_.process = process_id();
       driver::Device handle = 0;
@@ -137,7 +141,8 @@ class MappedEngine final : public KernelEngine {
       driver::check(gpu().host_allocate(&control, sizeof(Control),
                                         driver::kHostPortable | driver::kHostMapped),
                     "cuMemHostAlloc");
-      control_ = new (control) Control{0, 0, ~std::uint64_t{0}};
+      control_ = new (control) Control{};
+      set_deadline(kDefaultDeadline);
       driver::check(gpu().host_device_pointer(&control_on_gpu_, control, 0),
                     "cuMemHostGetDevicePointer");
     } catch (...) {
@@ -157,6 +162,8 @@ class MappedEngine final : public KernelEngine {
   std::string address() const override { return own_.text(); }
 
   void connect(const std::vector<std::string>& addresses) override {
+    if (addresses.size() != static_cast<std::size_t>(ranks_))
+      throw InternalError(concat(addresses.size(), " addresses for ", ranks_, " ranks."));
     const driver::Current current(context_);
     for (int r = 0; r < ranks_; ++r) {
       const auto index = static_cast<std::size_t>(r);
@@ -203,13 +210,21 @@ class MappedEngine final : public KernelEngine {
 
  private:
   driver::Pointer map(const Address& peer, int r) {
-    if (peer.process == own_.process) return peer.region;  // a thread of this process
     if (!same(peer.gpu, own_.gpu)) require_access(peer, r);
+    if (peer.process == own_.process) return region_of_thread(peer, r);
     driver::Pointer mapped = 0;
     driver::check(gpu().ipc_open(&mapped, peer.handle, driver::kIpcLazyPeerAccess),
                   concat("Mapping the GPU memory of rank ", r, " (cuIpcOpenMemHandle)").c_str());
     mapped_.push_back(mapped);
     return mapped;
+  }
+
+  // A handle cannot be opened in its own process, and only opening it lets one GPU reach another.
+  driver::Pointer region_of_thread(const Address& peer, int r) const {
+    if (same(peer.gpu, own_.gpu)) return peer.region;
+    throw SystemError(concat("rank ", r, " is in this process, but on another GPU; run one process "
+                             "a GPU to have kernels between them"),
+                      0);
   }
 
   void require_access(const Address& peer, int r) const {

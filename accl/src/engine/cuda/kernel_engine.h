@@ -9,6 +9,7 @@
 // deadline.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,11 +22,13 @@
 
 namespace accl::cuda {
 
-// One call that the engine can do, in its own terms. Buffers are contiguous device memory.
+// One call that the engine can do, in its own terms. A buffer with one block a rank is given block
+// by block, so that it makes no difference to the peers whether this rank's blocks lie apart; any
+// other buffer is the first entry. All is device memory.
 struct KernelCall {
   Collective collective = Collective::kAllReduce;
-  const void* input = nullptr;
-  void* output = nullptr;
+  std::array<const void*, kMostRanks> inputs{};
+  std::array<void*, kMostRanks> outputs{};
   std::size_t count = 0;  // elements, as Call counts them
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;

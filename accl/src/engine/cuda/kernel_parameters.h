@@ -26,7 +26,7 @@ constexpr std::size_t kBulkSlots =
     kLineSlots + kMostBlocks * 2 * kMostRanks * kSlotLines * kLineBytes;
 constexpr std::size_t kRegionBytes = kBulkSlots + kMostBlocks * 2 * 2 * kMostRanks * kBulkBytes;
 static_assert(kEpochs + kMostBlocks * 4 <= kBulkFlags);
-static_assert(kBulkFlags + kMostBlocks * 2 * kMostRanks * 4 <= kLineSlots);
+static_assert(kBulkFlags + kMostBlocks * 2 * 2 * kMostRanks * 4 <= kLineSlots);
 
 // In memory of the host that the GPU reads and writes.
 struct Control {
@@ -43,13 +43,11 @@ enum Op : int { kOpSum, kOpProduct, kOpMin, kOpMax, kOpAvg, kOpPremulSum };
 
 struct Parameters {
   unsigned char* regions[kMostRanks];
-  const unsigned char* input;
-  unsigned char* output;
-  std::size_t bytes;           // that one rank sends to one peer; of two-shot: of the message
-  std::size_t part;            // of two-shot: of one rank, a multiple of 16
-  std::size_t chunk;           // that a block exchanges at once, a multiple of 16
-  std::size_t send_stride;     // 0: all peers get the same
-  std::size_t receive_stride;  // of what is not reduced
+  const unsigned char* inputs[kMostRanks];  // what goes to each rank; all the same where `alike`
+  unsigned char* outputs[kMostRanks];  // where each rank's data goes; the first alone where reduced
+  std::size_t bytes;  // that one rank sends to one peer; of two-shot: of the message
+  std::size_t part;   // of two-shot: of one rank, a multiple of 16
+  std::size_t chunk;  // that a block exchanges at once, a multiple of 16
   double factor;
   Control* control;
   int rank;
@@ -57,6 +55,7 @@ struct Parameters {
   int root;
   int shape;
   int op;
+  int alike;
 };
 
 }  // namespace accl::cuda

@@ -98,37 +98,46 @@ bool reduces(Collective c) noexcept {
   return c == Collective::kAllReduce || c == Collective::kReduceScatter || c == Collective::kReduce;
 }
 
-// Fills in who sends what to whom; false for a collective that has no kernel.
-bool shape(const KernelCall& call, std::size_t block, Parameters& p) noexcept {
-  switch (call.collective) {
-    case Collective::kAllReduce:
-      p.shape = kEach;
-      return true;
+enum class Blocks { kNone, kInput, kOutput, kBoth };
+
+// Which buffers have one block a rank.
+Blocks blocks_of(Collective c) noexcept {
+  switch (c) {
     case Collective::kAllGather:
-      p.shape = kEach;
-      p.receive_stride = block;
-      return true;
+    case Collective::kGather:
+      return Blocks::kOutput;
     case Collective::kReduceScatter:
-      p.shape = kEach;
-      p.send_stride = block;
-      return true;
+    case Collective::kScatter:
+      return Blocks::kInput;
     case Collective::kAllToAll:
-      p.shape = kEach;
-      p.send_stride = p.receive_stride = block;
+      return Blocks::kBoth;
+    case Collective::kAllReduce:
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+    case Collective::kBarrier:
+    case Collective::kSend:
+    case Collective::kRecv:
+      return Blocks::kNone;
+  }
+  return Blocks::kNone;
+}
+
+// Who sends to whom; false for a call that is no collective of data.
+bool shape_of(Collective c, int& shape) noexcept {
+  switch (c) {
+    case Collective::kAllReduce:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+      shape = kEach;
       return true;
     case Collective::kBroadcast:
-      p.shape = kFromRoot;
-      return true;
     case Collective::kScatter:
-      p.shape = kFromRoot;
-      p.send_stride = block;
+      shape = kFromRoot;
       return true;
     case Collective::kReduce:
-      p.shape = kToRoot;
-      return true;
     case Collective::kGather:
-      p.shape = kToRoot;
-      p.receive_stride = block;
+      shape = kToRoot;
       return true;
     case Collective::kBarrier:
     case Collective::kSend:
@@ -138,6 +147,17 @@ bool shape(const KernelCall& call, std::size_t block, Parameters& p) noexcept {
   return false;
 }
 
+void set_buffers(const KernelCall& call, Parameters& p) noexcept {
+  const Blocks blocks = blocks_of(call.collective);
+  const bool many_inputs = blocks == Blocks::kInput || blocks == Blocks::kBoth;
+  const bool many_outputs = blocks == Blocks::kOutput || blocks == Blocks::kBoth;
+  for (std::size_t r = 0; r < kMostRanks; ++r) {
+    p.inputs[r] = static_cast<const unsigned char*>(call.inputs[many_inputs ? r : 0]);
+    p.outputs[r] = static_cast<unsigned char*>(call.outputs[many_outputs ? r : 0]);
+  }
+  p.alike = many_inputs ? 0 : 1;
+}
+
 }  // namespace
 
 const char* kernel_name(int kernel) noexcept { return kNames[static_cast<std::size_t>(kernel)]; }
@@ -145,9 +165,10 @@ const char* kernel_name(int kernel) noexcept { return kNames[static_cast<std::si
 LaunchPlan plan_launch(const KernelCall& call, int rank, int ranks) noexcept {
   LaunchPlan plan;
   Parameters& p = plan.parameters;
+  if (call.count > kMostTwoShotBytes || call.root < 0 || call.root >= ranks) return plan;
   const std::size_t bytes = call.count * size_of(call.dtype);
   const bool two_shot = call.two_shot && call.collective == Collective::kAllReduce;
-  if (ranks < 2 || ranks > kMostRanks || !shape(call, bytes, p)) return plan;
+  if (ranks < 2 || ranks > kMostRanks || !shape_of(call.collective, p.shape)) return plan;
   if (bytes > (two_shot ? kMostTwoShotBytes : kMostDirectBytes)) return plan;
   int kernel = kMove;
   if (reduces(call.collective)) {
@@ -156,8 +177,7 @@ LaunchPlan plan_launch(const KernelCall& call, int rank, int ranks) noexcept {
     if (kernel < 0 || p.op < 0) return plan;
     if (two_shot) ++kernel;
   }
-  p.input = static_cast<const unsigned char*>(call.input);
-  p.output = static_cast<unsigned char*>(call.output);
+  set_buffers(call, p);
   p.bytes = bytes;
   p.factor = call.factor;
   p.rank = rank;
