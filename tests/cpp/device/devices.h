@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -70,7 +71,10 @@ class Memory {
   explicit Memory(const std::vector<std::byte>& content) : Memory(content.size()) {
     write(content);
   }
-  ~Memory() { driver::cuda_memory_free(memory_); }
+  // Freeing waits for the streams, and those of a test that has failed may hang.
+  ~Memory() {
+    if (std::uncaught_exceptions() == 0) driver::cuda_memory_free(memory_);
+  }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
@@ -151,7 +155,13 @@ inline std::vector<std::exception_ptr> run_devices_with_errors(
     DeviceOptions own = options;
     own.device = rank;
     const OwnStream stream;
-    function({DeviceCommunicator::create(store, rank, ranks, own), stream, rank, ranks});
+    const DeviceRank made{DeviceCommunicator::create(store, rank, ranks, own), stream, rank, ranks};
+    try {
+      function(made);
+    } catch (...) {
+      fake_cuda_resume(stream);  // a test that has failed may have left it paused
+      throw;
+    }
   });
 }
 

@@ -275,16 +275,22 @@ TEST(device_abort_while_another_thread_waits) {
 
 TEST(device_communicator_dropped_with_a_call_that_hangs) {
   const auto begin = Clock::now();
-  rethrow_first(run_devices_with_errors(2, device_options(Milliseconds{60'000}), [](DeviceRank r) {
+  const auto store = std::make_shared<HashStore>();
+  const DeviceOptions options = device_options(Milliseconds{60'000});
+  rethrow_first(on_devices(2, [&](int rank) {
+    DeviceOptions own = options;
+    own.device = rank;
+    const OwnStream stream;
     const Memory memory(std::size_t{4});
-    if (r.rank == 1) {
-      CHECK(soon([&] { return r.communicator->error() != nullptr; }));
+    auto communicator = DeviceCommunicator::create(store, rank, 2, own);
+    if (rank == 1) {
+      CHECK(soon([&] { return communicator->error() != nullptr; }));
       return;
     }
-    const auto work = r.communicator->enqueue(all_reduce_of(memory), r.stream);
-    r.communicator.reset();
+    const auto work = communicator->enqueue(all_reduce_of(memory), stream);
+    communicator.reset();
     CHECK_THROWS(Error, "", work->wait());
-    r.stream.synchronize();
+    stream.synchronize();
   }));
   CHECK(Clock::now() - begin < seconds{20});
 }
