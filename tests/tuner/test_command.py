@@ -115,6 +115,7 @@ TOO_MUCH = "For sizes of 512T 2 ranks need"
         ([*EXPLAIN, "--engine", "tpu"], ["'tpu'", "'cpu'", "'nccl'"]),
         (["explain", "rules.csv", "sum", "--bytes", "8", "--ranks", "2"], ["'sum'", "broadcast"]),
         (["plot", "rules.evidence.json"], ["-o/--output"]),
+        (["plugin", "rules.csv", "other.csv"], ["other.csv"]),
     ],
 )
 def test_a_wrong_argument_is_status_2_and_a_sentence(
@@ -132,7 +133,7 @@ def test_a_wrong_argument_is_status_2_and_a_sentence(
     assert [path.name for path in tmp_path.iterdir()] == ["rules.csv"]
 
 
-@pytest.mark.parametrize("command", ["sweep", "check", "explain", "plot", "demo"])
+@pytest.mark.parametrize("command", ["sweep", "check", "explain", "plot", "plugin", "demo"])
 def test_help(command, capsys):
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])

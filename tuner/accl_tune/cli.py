@@ -43,6 +43,7 @@ from accl_tune.report.plot import plot
 from accl_tune.report.table import remeasured_table, state_change, summary
 from accl_tune.rules.check import check
 from accl_tune.rules.explain import Query, explain
+from accl_tune.rules.plugin import steer
 from accl_tune.rules.write import Shape, rules_text, write_rules
 from accl_tune.words import COLLECTIVES, collective, format_bytes, parse_bytes, parse_share, sizes
 
@@ -50,7 +51,7 @@ __all__ = ["main"]
 
 _EPILOG = """exit status:
   0    done
-  1    a rules file is wrong (check, explain)
+  1    a rules file is wrong (check, explain, plugin)
   2    an argument is wrong, or a package is missing
   3    the ranks could not measure
   4    a journal or an evidence file cannot be read, written or resumed
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     one = commands.add_parser("plot", help="default against tuned, as a picture")
     one.add_argument("evidence", type=Path, help="rules.evidence.json")
     one.add_argument("-o", "--output", type=Path, required=True, help=".png, .svg or .pdf")
+    _add_plugin(commands.add_parser("plugin", help="shell lines: stock NCCL takes the rules"))
     _add_demo(commands.add_parser("demo", help="all of it on this machine, in about a minute"))
     return parser
 
@@ -156,6 +158,16 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--uneven", action="store_true", help="the sizes differ between ranks")
 
 
+def _add_plugin(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Prints shell lines with which programs on stock NCCL take the rules for it: "
+        'eval "$(accl-tune plugin rules.csv)"'
+    )
+    parser.add_argument(
+        "rules", type=Path, nargs="?", help="the rules file (default: what ACCL_RULES names)"
+    )
+
+
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("out"), help="folder for the results (default out)"
@@ -184,6 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "check": _check,
             "explain": _explain,
             "plot": _plot,
+            "plugin": _plugin,
             "demo": _demo,
         }
         return commands[given.command](given)
@@ -207,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-# ---- check, explain, plot ----
+# ---- check, explain, plot, plugin ----
 
 
 def _check(given: argparse.Namespace) -> int:
@@ -240,6 +253,14 @@ def _plot(given: argparse.Namespace) -> int:
     evidence = load(given.evidence)
     plot(evidence, given.output, _title(evidence))
     print(f"wrote {given.output}")
+    return 0
+
+
+def _plugin(given: argparse.Namespace) -> int:
+    steering = steer(given.rules, os.environ)
+    for note in steering.notes:
+        print(f"accl-tune: {note}", file=sys.stderr)
+    print(steering.lines)
     return 0
 
 
