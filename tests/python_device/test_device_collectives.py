@@ -13,7 +13,14 @@ from layouts_numpy import numbers, reduced
 from local_ranks import run_threads
 
 DTYPES = [np.dtype(name) for name in ("float32", "float64", "int32", "uint8", "float16")]
-SHAPES = [(3,), (2, 5), (0,), (1,)]
+SUMMED = "float64 float32 float16 int8 uint8 int32 uint32 int64 uint64 complex64 complex128"
+MOVED_ONLY = ("int16", "uint16", "bool")
+OPERATIONS = ("sum", "product", "min", "max", "avg")
+
+
+def shapes(size: int) -> list[tuple[int, ...]]:
+    """Awkward ones: counts around that of the ranks."""
+    return [(3,), (2, 5), *((n,) for n in sorted({0, 1, size - 1, size, size + 1}))]
 
 
 def mine(c: Communicator, values: Any) -> ndarray:
@@ -113,11 +120,59 @@ CASES: list[Case] = [
 def test_collective(cupy: Cupy, size: int, case: Case, async_op: bool) -> None:
     def check(c: Communicator) -> None:
         for dtype in DTYPES:
-            for shape in SHAPES:
+            for shape in shapes(size):
                 inputs = [numbers(shape, dtype, rank) for rank in range(c.size)]
                 case(c, inputs, {"async_op": True} if async_op else {})
         assert c.statistics()["device"]["nccl_calls"] > 0  # one rank takes the same way
         assert c.device == c.rank
+
+    run_threads(size, check)
+
+
+def test_every_dtype(cupy: Cupy, size: int) -> None:
+    def check(c: Communicator) -> None:
+        for name in SUMMED.split():
+            inputs = [numbers((size + 1,), np.dtype(name), rank) for rank in range(size)]
+            shows(c, c.all_reduce(mine(c, inputs[c.rank])), reduced(inputs, "sum"))
+        for name in (*SUMMED.split(), *MOVED_ONLY):
+            inputs = [numbers((size + 1,), np.dtype(name), rank) for rank in range(size)]
+            for case in (broadcast, all_gather, all_to_all_whole):
+                case(c, inputs, {})
+
+    run_threads(size, check)
+
+
+def all_to_all_whole(c: Communicator, inputs: list[Any], options: dict[str, Any]) -> None:
+    wide = [np.stack([a] * c.size) for a in inputs]
+    shows(c, c.all_to_all(mine(c, wide[c.rank]), **options), np.stack(inputs))
+
+
+def test_every_operation(cupy: Cupy, size: int) -> None:
+    def check(c: Communicator) -> None:
+        for dtype in (np.dtype("float64"), np.dtype("int32")):
+            inputs = [numbers((5,), dtype, rank) for rank in range(size)]
+            for op in OPERATIONS:
+                shows(c, c.all_reduce(mine(c, inputs[c.rank]), op=op), reduced(inputs, op))
+        inputs = [numbers((5,), np.dtype("float64"), rank) for rank in range(size)]
+        answer = c.all_reduce(mine(c, inputs[c.rank]), op="premul_sum", factor=0.5)
+        shows(c, answer, reduced(inputs, "premul_sum", 0.5))
+
+    run_threads(size, check)
+
+
+def test_uneven_all_to_all_and_parts(cupy: Cupy, size: int) -> None:
+    def check(c: Communicator) -> None:
+        # Rank s sends rank r as many rows as s + 2 * r, of the value 10 * s + r.
+        send = [c.rank + 2 * r for r in range(size)]
+        receive = [s + 2 * c.rank for s in range(size)]
+        x = mine(c, np.repeat([10.0 * c.rank + r for r in range(size)], send))
+        answer = c.all_to_all(x, send_counts=send, receive_counts=receive)
+        shows(c, answer, np.repeat([10.0 * s + c.rank for s in range(size)], receive))
+        counts = list(range(size))  # rank 0 gets nothing
+        first, last = sum(counts[: c.rank]), sum(counts[: c.rank + 1])
+        inputs = [numbers((sum(counts), 2), np.dtype("int32"), rank) for rank in range(size)]
+        answer = c.reduce_scatter(mine(c, inputs[c.rank]), counts=counts)
+        shows(c, answer, reduced(inputs, "sum")[first:last])
 
     run_threads(size, check)
 
