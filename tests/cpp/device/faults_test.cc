@@ -164,7 +164,12 @@ TEST(device_failed_part_of_a_group_leaves_no_group_open) {
     // Another communicator of this thread is as before.
     const auto store = std::make_shared<HashStore>();
     const auto other = DeviceCommunicator::create(store, 0, 1, device_options());
-    CHECK(other->enqueue(all_reduce_of(memory), r.stream)->wait());
+    const Memory output(std::size_t{4});
+    Call call = all_reduce_of(memory);
+    call.output.data = output.data();
+    *memory.as<int>() = 5;
+    CHECK(other->enqueue(call, r.stream)->wait());
+    CHECK_EQ(*output.as<int>(), 5);
   }));
 }
 
