@@ -184,8 +184,8 @@ ACCL_GPU void push_lines(const Parameters& p, u32 epoch, std::size_t offset, std
   }
 }
 
-// Waits for the line of the bytes `at` from all peers that send it. Polls all of them at once, since
-// a poll takes long.
+// Waits for the line of the bytes `at` from all peers that send it. Polls all of them at once,
+// since a poll takes long.
 ACCL_GPU void pull_line(const Parameters& p, u32 epoch, std::size_t at, u64* payloads,
                         Patience& patience) {
   u32 wanted = 0;

@@ -222,7 +222,8 @@ class MappedEngine final : public KernelEngine {
   // A handle cannot be opened in its own process, and only opening it lets one GPU reach another.
   driver::Pointer region_of_thread(const Address& peer, int r) const {
     if (same(peer.gpu, own_.gpu)) return peer.region;
-    throw SystemError(concat("rank ", r, " is in this process, but on another GPU; run one process "
+    throw SystemError(concat("rank ", r,
+                             " is in this process, but on another GPU; run one process "
                              "a GPU to have kernels between them"),
                       0);
   }

@@ -5,7 +5,8 @@
 #include <cuda_fp8.h>
 
 #include "engine/cuda/gpu.cuh"
-#include "engine/cuda/exchange.h"  // after gpu.cuh
+//
+#include "engine/cuda/exchange.h"  // needs namespace gpu
 
 namespace accl::cuda {
 
