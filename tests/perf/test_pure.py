@@ -93,6 +93,7 @@ def test_wrong_elements_are_counted():
         (["all_reduce", "--share-gpu"], "--share-gpu is for GPUs only"),
         (["all_reduce", "--device", "cuda", "-G", "-1"], "-G is -1; expected at least 0"),
         (["all_reduce", "--device", "cuda", "-G", "1", "-I"], "expected neither -I nor -z with it"),
+        (["all_reduce", "--device", "cuda", "-C", "1", "-I"], "expected one of them"),
         (["all_reduce", "--device", "cuda", "--against", "nccl"], "--against compares on the CPU"),
         (["all_reduce", "--split", "XOR 1"], "--split is 'XOR 1'; expected a word of AND"),
     ],

@@ -203,7 +203,10 @@ def test_torch_and_numpy_mix(ranks2: ThreadRanks) -> None:
     "make, words",
     [
         (lambda t: t.ones(3).expand(2, 3), "share memory"),
-        (lambda t: t.ones(3, device="meta"), "is on meta; expected a tensor of the CPU or of a CUDA GPU"),
+        (
+            lambda t: t.ones(3, device="meta"),
+            "is on meta; expected a tensor of the CPU or of a CUDA GPU",
+        ),
         (lambda t: t.eye(2).to_sparse(), "torch.sparse_coo; expected a dense tensor"),
         (
             lambda t: t.quantize_per_tensor(t.ones(2), 0.1, 0, t.quint8),

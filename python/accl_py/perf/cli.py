@@ -211,6 +211,10 @@ def _validate_device(o: argparse.Namespace) -> None:
         raise InvalidArgument(
             "-G times all calls of a graph together; expected neither -I nor -z with it."
         )
+    if o.report_cputime and o.per_iteration:
+        raise InvalidArgument(
+            "-I shows the GPU's time between calls, and -C 1 asks for the host's; expected one of them."
+        )
     if o.against and (o.device == "cuda" or o.split):
         raise InvalidArgument(
             "--against compares on the CPU, with all ranks in one group; expected neither "

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
-from accl_py import Communicator, PreparedCall, Rules
+from accl_py import Communicator, PreparedCall, PreparedDeviceCall, Rules
 from accl_py.errors import AbortedError, AcclError, InvalidArgument, PeerError
 
 from accl_tune.measure.data import Buffers, Memory, dtype_of
@@ -144,7 +144,9 @@ class Bench:
         here = self.control
         return Buffers(self._memory, cell, here.rank, here.size, dtype_of(job["dtype"]))
 
-    def prepare(self, job: Job, buffers: Buffers, choice: Sequence[Any]) -> PreparedCall:
+    def prepare(
+        self, job: Job, buffers: Buffers, choice: Sequence[Any]
+    ) -> PreparedCall | PreparedDeviceCall:
         """A call with a choice of a job: [] the default, ["rules"] what the rules say, else what is
         forced.
         """
