@@ -290,9 +290,10 @@ class Communicator:
         op: sum, product, min, max, avg, premul_sum (x * factor before the sum), band, bor, bxor.
         Returns out (or x); with async_op a Work.
         """
+        host = self._handle
         if self._quick and out is None and not options and type(x) is np.ndarray:  # the usual case
             plain = _PLAIN_OPS.get(op) if isinstance(op, str) else None
-            if plain is not None and self._host.all_reduce_in_place(x, plain):
+            if plain is not None and host is not None and host.all_reduce_in_place(x, plain):
                 return x
         return self._execute(self._reduction(_C.all_reduce, x, out, op, factor, options), options)
 
