@@ -276,6 +276,10 @@ DeviceParts join_split(const DeviceParts& parent, std::unique_ptr<nccl::Engine> 
   parts.rules = std::move(rules);
   parts.context = parent.context;
   parts.engine = std::move(engine);
+  if (const std::string fault = nccl::steering_fault(*parts.rules); !fault.empty()) {
+    decline_meeting(*parts.store, meeting_name, parts.rank, fault);
+    throw SystemError(fault, 0);
+  }
   const driver::Current current(parts.context);
   Card own = own_card(parts.size, options, *parts.rules);
   const std::string why = open_kernels(parts, options);
