@@ -36,16 +36,19 @@ struct Float8 {
 using E4M3 = Float8<__NV_E4M3, __NV_SATFINITE>;  // no infinity: saturates, as torch does
 using E5M2 = Float8<__NV_E5M2, __NV_NOSAT>;
 
+// Of a multiprocessor: with 2, all blocks of 8 ranks fit on a GPU of 64.
+constexpr int kBlocksAtOnce = 2;
+
 }  // namespace
 
-#define ACCL_KERNELS_OF(name, T)                                   \
-  extern "C" __global__ void __launch_bounds__(kMostThreads)       \
-      accl_direct_##name(const __grid_constant__ Parameters p) {   \
-    direct<true, T>(p);                                            \
-  }                                                                \
-  extern "C" __global__ void __launch_bounds__(kMostThreads)       \
-      accl_two_shot_##name(const __grid_constant__ Parameters p) { \
-    two_shot<T>(p);                                                \
+#define ACCL_KERNELS_OF(name, T)                                            \
+  extern "C" __global__ void __launch_bounds__(kMostThreads, kBlocksAtOnce) \
+      accl_direct_##name(const __grid_constant__ Parameters p) {            \
+    direct<true, T>(p);                                                     \
+  }                                                                         \
+  extern "C" __global__ void __launch_bounds__(kMostThreads, kBlocksAtOnce) \
+      accl_two_shot_##name(const __grid_constant__ Parameters p) {          \
+    two_shot<T>(p);                                                         \
   }
 
 ACCL_KERNELS_OF(float64, Plain<double>)
@@ -57,7 +60,7 @@ ACCL_KERNELS_OF(float8_e5m2, E5M2)
 ACCL_KERNELS_OF(int32, Plain<std::int32_t>)
 ACCL_KERNELS_OF(int64, Plain<long long>)
 
-extern "C" __global__ void __launch_bounds__(kMostThreads)
+extern "C" __global__ void __launch_bounds__(kMostThreads, kBlocksAtOnce)
     accl_move(const __grid_constant__ Parameters p) {
   direct<false, Plain<float>>(p);
 }
