@@ -79,6 +79,11 @@ def check_split(rank: int, size: int) -> None:
     assert total(size, backwards) == members
     for group in (grandchild, backwards, again, halves):
         group.shutdown()
+    # The same name again, while the old group's handle is still held.
+    renewed = world.split_group(list(range(size)), group_name="all again")
+    assert renewed._get_backend(CPU) is not again._get_backend(CPU)
+    assert total(size, renewed) == size
+    renewed.shutdown()
     assert total(size) == size
 
 

@@ -178,21 +178,23 @@ c10::intrusive_ptr<c10d::Backend> BackendACCL::split(
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   // Torch calls this on every rank of the group, also on those that are not in `ranks`.
   const auto self = std::find(ranks.begin(), ranks.end(), rank_);
-  if (self == ranks.end()) {
-    const std::string name = opts ? opts->group_name : std::string{};
-    {
-      const std::lock_guard lock(mutex_);
-      if (!name.empty() && std::exchange(left_out_name_, name) == name) return nullptr;
-    }
-    device_side_->split(-1, 0, *options_);
-    return nullptr;
-  }
+  const bool member = self != ranks.end();
   auto options = opts ? copy_of(*opts) : options_copy();
   {
     const std::lock_guard lock(mutex_);
-    auto sibling = split_child_.lock();
-    if (sibling && !options->group_name.empty() && options->group_name == split_name_)
-      return sibling;
+    if (store == split_store_) {
+      auto sibling = split_child_.lock();
+      if (sibling || !member) return sibling;
+    }
+    split_store_ = store;
+    split_child_ = c10::weak_intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Backend>());
+  }
+  if (!member) {
+    device_side_->split(-1, 0, *options_);
+    return nullptr;
+  }
+  {
+    const std::lock_guard lock(mutex_);
     if (options->rules.empty()) options->rules = options_->rules;
     options->global_ranks_in_group.clear();
     for (const int rank : ranks) {
@@ -209,7 +211,6 @@ c10::intrusive_ptr<c10d::Backend> BackendACCL::split(
           device_side_->split(ranks.front(), static_cast<int>(self - ranks.begin()), *options))
     child->device_side_->adopt(std::move(part));
   const std::lock_guard lock(mutex_);
-  split_name_ = options->group_name;
   split_child_ = c10::weak_intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Backend>(child));
   return child;
 }

@@ -180,10 +180,9 @@ class BackendACCL : public c10d::Backend {
   mutable std::mutex mutex_;  // of all below, and of options_' fields
   std::unordered_map<std::thread::id, std::unique_ptr<Batch>> batches_;
   std::atomic<std::size_t> open_batches_{0};  // lets launch() skip the lock when there is none
-  // The last child of split(): torch asks once for each device type of the group, and gets the same
-  // child.
-  std::string split_name_;
-  std::string left_out_name_;  // the same for a child that this rank is not in
+  // The last call of split(): torch asks once for each device type of the group, with one store,
+  // and gets the same child. Holding the store keeps its address from being used again.
+  c10::intrusive_ptr<c10d::Store> split_store_;
   c10::weak_intrusive_ptr<c10d::Backend> split_child_;
 };
 

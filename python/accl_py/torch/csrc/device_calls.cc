@@ -83,7 +83,8 @@ c10::intrusive_ptr<c10d::Work> BackendACCL::end_device_batch(Batch& batch) {
 // A barrier is one of the GPU where the caller names it, where the group was made for it, and where
 // the group has used it already; else one of the processes.
 std::optional<c10::Device> BackendACCL::barrier_device(const c10d::BarrierOptions& opts) const {
-  if (!opts.device_ids.empty()) {
+  // On a machine without GPUs the numbers mean nothing.
+  if (!opts.device_ids.empty() && DeviceCommunicator::available()) {
     return c10::Device(c10::DeviceType::CUDA,
                        static_cast<c10::DeviceIndex>(opts.device_ids.front()));
   }
