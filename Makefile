@@ -36,6 +36,8 @@ test: build
 	ACCL_LOG=error build/test/accl_contract_tests
 	ACCL_LOG=error build/test/accl_plugin_tests
 	ACCL_LOG=error build/test/accl_steering_tests
+	ACCL_LOG=error build/test/accl_fakes_tests
+	ACCL_LOG=error build/test/accl_device_tests
 	$(PYTHON) -m pytest -q $(wildcard tests/tools tests/python tests/perf tests/tuner tests/plugin tests/python_torch)
 	$(PYTHON) -m pytest -q tests/python_device
 

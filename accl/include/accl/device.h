@@ -117,7 +117,8 @@ class DeviceCommunicator {
   virtual std::pair<Engine, Choice> choice_for(const Call&) const = 0;
 
   // A communicator of the ranks that give the same colour, ordered by `key`, then by rank:
-  // collective over all ranks of this one. Null where `color` is negative: that rank takes no part.
+  // collective over all ranks of this one, and on its device. Null where `color` is negative: that
+  // rank takes no part.
   virtual std::shared_ptr<DeviceCommunicator> split(int color, int key,
                                                     const DeviceOptions& options) = 0;
 

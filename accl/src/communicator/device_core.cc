@@ -346,8 +346,10 @@ void DeviceCore::follow(driver::Stream stream, driver::Stream after_stream) {
   driver::check(result, "Ordering two streams");
 }
 
-std::shared_ptr<DeviceCore> DeviceCore::split(int color, int key, const DeviceOptions& options) {
+std::shared_ptr<DeviceCore> DeviceCore::split(int color, int key, const DeviceOptions& wanted) {
   check_process();
+  DeviceOptions options = wanted;
+  options.device = device_;
   const std::scoped_lock order(order_mutex_);
   {
     const std::scoped_lock lock(state_mutex_);
