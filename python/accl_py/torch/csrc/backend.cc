@@ -190,7 +190,7 @@ c10::intrusive_ptr<c10d::Backend> BackendACCL::split(
     split_child_ = c10::weak_intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Backend>());
   }
   if (!member) {
-    device_side_->split(-1, 0, *options_);
+    if (options_->split_share) device_side_->split(-1, 0, *options_);
     return nullptr;
   }
   {
@@ -206,10 +206,16 @@ c10::intrusive_ptr<c10d::Backend> BackendACCL::split(
   }
   auto child = c10::make_intrusive<BackendACCL>(store, static_cast<int>(self - ranks.begin()),
                                                 static_cast<int>(ranks.size()), options);
-  // The colours are disjoint, so the first rank of each tells it from the others.
-  if (auto part =
-          device_side_->split(ranks.front(), static_cast<int>(self - ranks.begin()), *options))
-    child->device_side_->adopt(std::move(part));
+  const int own = static_cast<int>(self - ranks.begin());
+  if (options_->split_share) {
+    // Only NCCL's own split can share. The colours are disjoint, so the first rank of each tells it
+    // from the others.
+    if (auto part = device_side_->split(ranks.front(), own, *options))
+      child->device_side_->adopt(std::move(part));
+  } else if (const auto made = device_side_->made()) {
+    child->device_side_->connect(
+        c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(made->device())));
+  }
   const std::lock_guard lock(mutex_);
   split_child_ = c10::weak_intrusive_ptr<c10d::Backend>(c10::intrusive_ptr<c10d::Backend>(child));
   return child;
