@@ -91,7 +91,8 @@ DeviceCore::DeviceCore(DeviceParts parts, const DeviceOptions& options)
       on_fault_(options.on_fault),
       process_(fork_generation()),
       timeout_ms_(options.timeout.count()),
-      trace_(std::make_unique<trace::Trace>(options.name, parts_.rank, parts_.size)) {
+      trace_(std::make_unique<trace::Trace>(options.name, parts_.rank, parts_.size)),
+      steering_checked_(options.blocking) {
   const driver::Current current(parts_.context);
   driver::check(gpu().memory_allocate(&scratch_, kScratchBytes), "cuMemAlloc");
   driver::check(gpu().memory_set(scratch_, 0, kScratchBytes), "cuMemsetD8");
@@ -233,6 +234,7 @@ std::shared_ptr<DeviceWork> DeviceCore::submit(const std::vector<Call>* group, c
     } else {
       parts_.engine->enqueue(first, stream, reinterpret_cast<void*>(scratch_));
     }
+    if (!steering_checked_ && selection.engine == Engine::kNccl) check_steering();
     const driver::Event event = events_.take();
     const driver::Result recorded = gpu().event_record(event, stream);
     if (recorded != driver::kSuccess) events_.give_back(event);
@@ -305,6 +307,13 @@ void DeviceCore::order_kernels(driver::Stream stream,
   last_kernel_ = work;
   last_kernel_stream_ = stream;
   last_kernel_capture_ = capture;
+}
+
+// NCCL has connected only now, and with it taken the tuner plugin, or not.
+void DeviceCore::check_steering() {
+  steering_checked_ = true;
+  if (const std::string fault = nccl::steering_fault(*parts_.rules); !fault.empty())
+    throw SystemError(fault, 0);
 }
 
 void DeviceCore::commit(const std::shared_ptr<DeviceWorkState>& work, driver::Event event,

@@ -99,6 +99,7 @@ class DeviceCore : public Watched, public std::enable_shared_from_this<DeviceCor
                                          driver::Stream stream);
   void launch(const Call& call, const Selection& selection, driver::Stream stream);
   void order_kernels(driver::Stream stream, const std::shared_ptr<DeviceWorkState>& work);
+  void check_steering();
   void commit(const std::shared_ptr<DeviceWorkState>& work, driver::Event event, bool captured);
   void withdraw(const std::shared_ptr<DeviceWorkState>& work, const std::string& why);
 
@@ -128,6 +129,7 @@ class DeviceCore : public Watched, public std::enable_shared_from_this<DeviceCor
 
   std::mutex order_mutex_;
   int splits_ = 0;
+  bool steering_checked_;  // create() does it where it waits for NCCL
   std::shared_ptr<DeviceWorkState> last_kernel_;
   driver::Stream last_kernel_stream_ = nullptr;
   std::uint64_t last_kernel_capture_ = 0;  // 0: not captured

@@ -230,6 +230,20 @@ TEST_ALONE(device_steering_follows_a_split, each_version()) {
   });
 }
 
+TEST_ALONE(device_steering_too_late_is_said_at_the_first_call_where_nobody_waited, each_version()) {
+  CHECK_EQ(choice_without_us("early"), "");
+  DeviceOptions options = with_rules(tree_of(5));
+  options.blocking = false;
+  const auto errors = run_devices_with_errors(2, options, [](const DeviceRank& r) {
+    all_reduce(*r.communicator, r.stream, 8);
+    FAIL("a call was made although the rules cannot reach NCCL");
+  });
+  for (const std::exception_ptr& error : errors) {
+    CHECK(error != nullptr);
+    expect_words(text_of(error), {"test.csv", "first communicator"});
+  }
+}
+
 TEST_ALONE(device_steering_too_late_is_an_error_that_names_the_plugin, each_version()) {
   CHECK_EQ(choice_without_us("early"), "");
   expect_refused(
