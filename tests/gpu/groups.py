@@ -39,8 +39,31 @@ def subgroups(rank: int, size: int) -> None:
     summed(None, size)
 
 
+def shared_splits(rank: int, size: int) -> None:
+    """Groups that share their parent's resources: NCCL's own split, also where a rank stays out."""
+    from accl_py.torch import Options
+
+    sharing = Options(timeout=timedelta(seconds=60))
+    sharing.on_fault = "raise"
+    sharing.split_share = True
+    parent = dist.new_group(list(range(size)), backend="accl", pg_options=sharing)
+    summed(parent, size)
+    half = max(1, size // 2)
+    parts = [list(range(half)), list(range(half, size))] if size > 1 else [[0]]
+    part = dist.split_group(parent, split_ranks=parts)
+    mine = next(p for p in parts if rank in p)
+    summed(part, len(mine))
+    summed(part, len(mine), 3)
+    dist.destroy_process_group(part)
+    if size > 1:
+        some = dist.split_group(parent, split_ranks=[list(range(size - 1))])
+        if rank < size - 1:
+            summed(some, size - 1)
+    summed(parent, size)
+
+
 def splits(rank: int, size: int) -> None:
-    """split_group and DeviceMesh go through NCCL's own split."""
+    """split_group and DeviceMesh give groups of their own."""
     half = max(1, size // 2)
     parts = [list(range(half)), list(range(half, size))] if size > 1 else [[0]]
     part = dist.split_group(split_ranks=[p for p in parts if p])

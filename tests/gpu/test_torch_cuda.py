@@ -43,6 +43,7 @@ def test_asynchronous_collectives(ranks_pool: Pool, dtype: str) -> None:
         streams.graphs,
         groups.subgroups,
         groups.splits,
+        groups.shared_splits,
         groups.options,
         groups.kernels_serve,
         groups.barriers,
